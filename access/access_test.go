@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testClock is the time of an Access.
+// testClock is the clock of an Access.
 type testClock struct {
 	mu sync.Mutex
 	at time.Time
@@ -161,8 +161,8 @@ func TestTokenRotation(t *testing.T) {
 	}
 }
 
-// TestPersistence opens the records again: nothing that was acknowledged is lost, and no
-// token's text or secret's value is on the disk.
+// After a restart no acknowledged record is lost. No token's text and no secret's value is on the
+// disk.
 func TestPersistence(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "access")
 	a := open(t, Config{Dir: dir})
@@ -227,7 +227,7 @@ func TestPersistence(t *testing.T) {
 	}
 }
 
-// TestDamaged: records that cannot be read let nobody in; they are not made anew.
+// Records that cannot be read refuse to open, and are not replaced by new records.
 func TestDamaged(t *testing.T) {
 	for name, content := range map[string]string{
 		"cut": `{"tenants":{`, "no JSON": "x", "null token": `{"tokens":{"a":null}}`, "id of another": `{"tokens":{"a":{"id":"b"}}}`, "null tenant": `{"tenants":{"a":null}}`,
@@ -261,8 +261,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestBruteForce: failures from one address are slowed, and its good tokens are not, nor
-// other addresses.
+// Failed authentications slow down their address, but not valid tokens from the same address, and
+// not other addresses.
 func TestBruteForce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "access")
 	a := open(t, Config{Dir: dir})
@@ -334,7 +334,7 @@ func TestAuditRotation(t *testing.T) {
 	}
 }
 
-// TestAuditTorn: a line that a crash has torn spoils no other.
+// A line torn by a crash damages no other line.
 func TestAuditTorn(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.ndjson")
@@ -375,7 +375,7 @@ func TestEventQuota(t *testing.T) {
 	if want := 5 * EventBurst; served < want || served > want+5 {
 		t.Errorf("%d of 50 at once were served, want %d", served, want)
 	}
-	// Other quotas leave the bucket as empty as it is.
+	// Other changes of quotas do not refill the bucket.
 	if _, err := a.SetQuotas("noisy", Quotas{EventsPerSecond: 5, Instances: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestAddresses(t *testing.T) {
 		{"192.0.2.1", true},
 		{"::ffff:192.0.2.1", false},
 		{"2001:db8::1", true},
-		{"2001:db8::2", false}, // one /64 is one client
+		{"2001:db8::2", false}, // a /64 is one client
 	} {
 		if wait := l.Take(netip.MustParseAddr(c.address)); (wait == 0) != c.free {
 			t.Errorf("%s: wait %s, want free %v", c.address, wait, c.free)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestAccessKey: an access key's secret comes of its token's text, is on no disk but
-// sealed, and lives and dies with the token.
+// An access key's secret is derived from its token's text, is stored only sealed, and lives and
+// ends with the token.
 func TestAccessKey(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, Config{Dir: dir})
@@ -48,7 +48,7 @@ func TestAccessKey(t *testing.T) {
 		t.Errorf("access.json holds the secret, or %v", err)
 	}
 
-	// The key that seals may change, and the engine start anew.
+	// The sealing key may change, and the engine may restart.
 	if err := a.RotateKey(); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestAccessKey(t *testing.T) {
 		t.Errorf("after a start: %v", err)
 	}
 
-	// A rotated token has another access key; a removed one none.
+	// A rotated token has another access key; a removed token has none.
 	next, nextText, err := a.RotateToken(token.ID, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestAccessKey(t *testing.T) {
 		t.Errorf("a token that was removed: %v", err)
 	}
 
-	// Who fails too often is slowed down before a body is read.
+	// A client with too many failures is slowed down before a body is read.
 	guesser := netip.MustParseAddr("192.0.2.99")
 	var slow *SlowDownError
 	for range failureBurst + 1 {

@@ -23,7 +23,7 @@ func auditOf(t *testing.T, a *Access, o AuditOptions) (on []string) {
 	return on
 }
 
-// TestAuditRead: entries come out of the rotated files in order, whatever tore lines.
+// Entries come out of the rotated files in order, past damaged lines.
 func TestAuditRead(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "access")
 	clock := newClock()
@@ -53,8 +53,8 @@ func TestAuditRead(t *testing.T) {
 		t.Errorf("none: %q", got)
 	}
 
-	// What is no entry is passed over: a line without its end, one of another kind, one that
-	// is too long, whose rest looks like one.
+	// Lines without an entry are skipped: a line without its end, a line of another kind, a too
+	// long line whose rest looks like an entry.
 	rotated, err := os.ReadFile(filepath.Join(dir, "audit.ndjson.1"))
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestAuditRead(t *testing.T) {
 	}
 }
 
-// TestAuditShortened: what clients choose does not fill the log.
+// Long values chosen by a client are shortened, so that clients cannot fill the log.
 func TestAuditShortened(t *testing.T) {
 	a := open(t, Config{})
 	a.Record(Entry{Action: "x", On: strings.Repeat("ü", 1<<20), Reason: strings.Repeat("r", 1<<20), Result: Refused})
@@ -100,8 +100,7 @@ func TestAuditShortened(t *testing.T) {
 	}
 }
 
-// TestAuditFollow: one who follows is told each entry once, over rotations, and one who
-// does not take them is let go.
+// A follower gets each entry once, over rotations. A follower that does not read is disconnected.
 func TestAuditFollow(t *testing.T) {
 	a := open(t, Config{AuditBytes: 400, AuditFiles: 2})
 	record := func(i int) { a.Record(Entry{Action: "x", On: fmt.Sprint(i), Result: Refused}) }
@@ -123,7 +122,7 @@ func TestAuditFollow(t *testing.T) {
 		t.Errorf("ended by its owner: %v", err)
 	}
 
-	// A follower is held in its first entry: the log goes on, and it is told.
+	// A follower is stuck in its first entry: the log continues, and the follower gets an error.
 	begun, release := make(chan struct{}), make(chan struct{})
 	n := 0
 	go func() {
@@ -139,7 +138,7 @@ func TestAuditFollow(t *testing.T) {
 		})
 	}()
 	<-begun
-	for range 2 * auditBacklog { // another's fill no backlog
+	for range 2 * auditBacklog { // entries of another tenant fill no backlog
 		a.Record(Entry{Action: "x", On: "other", Result: Refused})
 	}
 	for i := range auditBacklog + 1 {
@@ -150,7 +149,7 @@ func TestAuditFollow(t *testing.T) {
 		t.Errorf("a slow follower: %v after %d entries, want ErrBehind after %d", err, n, 1+auditBacklog)
 	}
 
-	// Close ends the others.
+	// Close ends the other followers.
 	go func() {
 		ended <- a.Audit(t.Context(), AuditOptions{Tail: 1, Follow: true}, func(e Entry) error { heard <- e.On; return nil })
 	}()

@@ -21,11 +21,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testIssuer is a little issuer: discovery, keys, and tokens signed by RS256.
+// testIssuer is a small issuer: discovery, keys, and tokens signed by RS256.
 type testIssuer struct {
 	*httptest.Server
 	key  *rsa.PrivateKey
-	asks atomic.Int64 // for keys
+	asks atomic.Int64 // requests for keys
 	down atomic.Bool
 }
 
@@ -61,7 +61,7 @@ func newTestIssuer(t *testing.T) *testIssuer {
 	return i
 }
 
-// token signs claims, over those that a good one has; nil takes one away.
+// token signs the claims of a good token with changes; nil removes a claim.
 func (i *testIssuer) token(t *testing.T, now time.Time, header, claims map[string]any) string {
 	t.Helper()
 	head := map[string]any{"alg": "RS256", "kid": "one", "typ": "JWT"}
@@ -119,12 +119,12 @@ func TestOIDC(t *testing.T) {
 		"expired":                {i.token(t, now, nil, map[string]any{"exp": now.Add(-2 * clockSkew).Unix()}), ErrExpired},
 		"not valid yet":          {i.token(t, now, nil, map[string]any{"nbf": now.Add(time.Hour).Unix()}), ErrToken},
 	} {
-		a.failures = Addresses{} // each is looked at, however many fail
+		a.failures = Addresses{} // the failures before do not slow down the next case
 		if id, err := authenticate(t, a, c.token); !errors.Is(err, c.want) {
 			t.Errorf("%s: %+v, %v, want %v", name, id, err, c.want)
 		}
 	}
-	// Clocks that differ by less than the skew do no harm.
+	// Clocks that differ by less than the skew are accepted.
 	for name, claims := range map[string]map[string]any{
 		"its clock is behind": {"exp": now.Add(-clockSkew / 2).Unix()},
 		"its clock is ahead":  {"nbf": now.Add(time.Minute).Unix(), "iat": now.Add(time.Minute).Unix()},
@@ -135,7 +135,7 @@ func TestOIDC(t *testing.T) {
 	}
 }
 
-// TestOIDCGuesses: made-up tokens do not have the engine ask the issuer again and again.
+// Made-up tokens do not make the engine ask the issuer again and again.
 func TestOIDCGuesses(t *testing.T) {
 	i := newTestIssuer(t)
 	clock := newClock()
@@ -150,8 +150,8 @@ func TestOIDCGuesses(t *testing.T) {
 	}
 }
 
-// TestOIDCDown: while the issuer does not answer, its tokens are not refused for good,
-// and FRE's own hold.
+// While the issuer does not answer, its tokens are refused for the time being only, and FRE's own
+// tokens work.
 func TestOIDCDown(t *testing.T) {
 	i := newTestIssuer(t)
 	i.down.Store(true)

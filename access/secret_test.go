@@ -75,7 +75,7 @@ func TestSecretRefused(t *testing.T) {
 	}
 }
 
-// TestSecretMoved: a sealed file is good in its own place only, and unchanged.
+// A sealed file works only unchanged and in its own place.
 func TestSecretMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "access")
 	a := open(t, Config{Dir: dir})
@@ -124,7 +124,7 @@ func TestKeyRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whoever reads meanwhile has always the value.
+	// Readers get the value at all times meanwhile.
 	var readers sync.WaitGroup
 	stop := make(chan struct{})
 	for range 2 {
@@ -180,8 +180,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// TestKeyRotationCrash: one that a crash has cut off is finished by the next start, and
-// no secret is lost at any point of it.
+// The next start finishes a key rotation that a crash interrupted, and no secret is lost.
 func TestKeyRotationCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "access")
 	a := open(t, Config{Dir: dir})
@@ -190,7 +189,7 @@ func TestKeyRotationCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As after the key file was written, and one of two secrets.
+	// The state after the key file and the first of two secrets were written.
 	keys := append(keyring{newKey()}, a.keys.own...)
 	if err := writeWhole(filepath.Join(dir, "secrets.key"), keys.encode()); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ type table struct {
 	mu     sync.Mutex
 	last   uint64
 	rows   map[string]row
-	nodes  []*Access // in the order they have joined
+	nodes  []*Access // in the order of joining
 	refuse error
 }
 
@@ -50,7 +50,7 @@ func (t *table) Write(_ context.Context, key string, value []byte, revision uint
 	return t.last, true, nil
 }
 
-// join has a node take all there is, and contribute.
+// join makes a node read all rows and contribute its own.
 func (t *table) join(tb testing.TB, a *Access, name string) {
 	tb.Helper()
 	a.Share(t, name)
@@ -94,8 +94,8 @@ func token(t *testing.T, a *Access, tenant string) (id, text string) {
 	return shown.ID, text
 }
 
-// A node that was away, and is opened anew, does not bring back what was removed meanwhile;
-// the copy on its disk has what it is told. An empty table gets what there is.
+// A node that returns after an absence does not bring back removed records, and its disk gets the
+// new records. An empty table gets the node's records.
 func TestShareAway(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	dir := t.TempDir()
@@ -131,7 +131,7 @@ func TestShareAway(t *testing.T) {
 	}
 }
 
-// What the table refuses is not done, and what another node has written is not written over.
+// A change that the table refuses does not happen, and a row of another node is not overwritten.
 func TestShareRefused(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a := open(t, Config{SharedKeyFile: keyFile(t, oneKey)})
@@ -150,7 +150,7 @@ func TestShareRefused(t *testing.T) {
 		t.Errorf("what was refused is done: %v", err)
 	}
 	tab.refuse = nil
-	// A later version's row, which this one does not understand.
+	// A row of a later version, unknown to this version.
 	tab.mu.Lock()
 	tab.last++
 	later := []byte(`{"protocol":9,"node":"z","tenant":"acme"}`)
@@ -165,7 +165,7 @@ func TestShareRefused(t *testing.T) {
 	}
 }
 
-// What is in the table is in force also where this node's disk refuses it, and said to be.
+// A change in the table is in force even if this node's disk refuses the change; the error says so.
 func TestShareDisk(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	dir := t.TempDir()
@@ -194,8 +194,7 @@ func TestShareDisk(t *testing.T) {
 	}
 }
 
-// Quotas that a node sets while another's arrive are refused; so that nobody writes over
-// what he has not seen.
+// Quotas set on an outdated state are refused, so that a node never overwrites an unseen change.
 func TestShareQuotas(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a, b := open(t, Config{}), open(t, Config{})
@@ -204,7 +203,7 @@ func TestShareQuotas(t *testing.T) {
 	if _, err := a.CreateTenant("acme", Quotas{Instances: 1}); err != nil {
 		t.Fatal(err)
 	}
-	tab.leave(b) // it does not know yet
+	tab.leave(b) // the node does not get the next change
 	if _, err := a.SetQuotas("acme", Quotas{Instances: 2}); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +217,7 @@ func TestShareQuotas(t *testing.T) {
 	}
 }
 
-// slowTable brings what others have written after a first write has failed.
+// slowTable delivers rows of other nodes only after a first write has failed.
 type slowTable struct {
 	*table
 	node *Access
@@ -234,8 +233,8 @@ func (s *slowTable) Write(ctx context.Context, key string, value []byte, revisio
 	return now, won, err
 }
 
-// A new key of all nodes goes first in the file: each node seals what it has anew, and the
-// old one is not needed any more.
+// A new cluster key goes first in the key file. Each node seals its secrets again, and the old key
+// is then unnecessary.
 func TestSharedKeyRotation(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a, dir := open(t, Config{SharedKeyFile: keyFile(t, oneKey)}), t.TempDir()
@@ -264,7 +263,7 @@ func TestSharedKeyRotation(t *testing.T) {
 			t.Errorf("access key at %s: %v", n.node, err)
 		}
 	}
-	// Out of the cluster: the key becomes one of its own.
+	// Outside the cluster the node makes a key of its own.
 	if err := last.RemoveSecret("acme", "s"); err != nil {
 		t.Error(err)
 	}
@@ -285,8 +284,8 @@ func TestSharedKeyRotation(t *testing.T) {
 	}
 }
 
-// Rows travel without when tokens were used, without what only one node can open, and without
-// any token's text or secret's value.
+// A shared row has no time of a token's use, no value that only one node can open, no token's text
+// and no secret's value.
 func TestShareRow(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a := open(t, Config{})
@@ -310,7 +309,7 @@ func TestShareRow(t *testing.T) {
 	}
 }
 
-// A node without the key of all nodes passes on what it cannot open, and rotates its own.
+// A node without the cluster's key passes on rows that it cannot open, and rotates its own key.
 func TestShareKeyless(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a, b := open(t, Config{SharedKeyFile: keyFile(t, oneKey)}), open(t, Config{})
@@ -348,8 +347,8 @@ func TestShareKeyless(t *testing.T) {
 	}
 }
 
-// FuzzShare: a row that another node has written is refused or understood; it reaches nobody
-// but its tenant, and what it makes can be written and read again.
+// A row of another node is refused or understood. It affects only its own tenant, and the resulting
+// records can be written and read again.
 func FuzzShare(f *testing.F) {
 	hash := strings.Repeat("0a", 32)
 	for key, raw := range map[string]string{
@@ -365,7 +364,7 @@ func FuzzShare(f *testing.F) {
 	}
 	mine := strings.Repeat("f", idSize)
 	f.Fuzz(func(t *testing.T, key string, raw []byte) {
-		a := &Access{secrets: "/nowhere/secrets", cfg: Config{Dir: "/nowhere", Log: slog.New(slog.DiscardHandler)}} // nothing is written before Contribute
+		a := &Access{secrets: "/nowhere/secrets", cfg: Config{Dir: "/nowhere", Log: slog.New(slog.DiscardHandler)}} // no write before Contribute
 		a.state.Store(&state{
 			Tenants: map[string]*Tenant{"mine": {Name: "mine", Shared: true, events: new(bucket)}},
 			Tokens:  map[string]*record{mine: {Token: Token{ID: mine, Tenant: "mine"}, Hash: hash, Shared: true, used: new(atomic.Int64)}},

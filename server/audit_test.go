@@ -28,7 +28,7 @@ func audited(t *testing.T, c *client.Client, o client.AuditOptions) (out []strin
 	return out
 }
 
-// TestAuditRead: admins read the audit log, a tenant's what its own have done.
+// An admin reads the audit log; a tenant's admin sees the entries of its own tenant only.
 func TestAuditRead(t *testing.T) {
 	r := serveRemote(t)
 	ctx := t.Context()
@@ -78,8 +78,8 @@ func TestAuditRead(t *testing.T) {
 	wantStatus(t, "fewer than none", acme.Audit(ctx, client.AuditOptions{Tail: -1}, ignore), 400)
 }
 
-// TestAuditFollow: a tenant's admin follows what its own do, and is told once it was too
-// slow for it.
+// A tenant's admin follows the entries of its own tenant, and gets an error when it reads too
+// slowly.
 func TestAuditFollow(t *testing.T) {
 	r := serveRemote(t)
 	acme := r.client("acme", access.Admin)
@@ -110,8 +110,8 @@ func TestAuditFollow(t *testing.T) {
 		t.Errorf("ended by its client: %v", err)
 	}
 
-	// The client stops reading: what the connection does not hold any more fills the
-	// backlog, and nobody who records has waited.
+	// The client stops reading: entries beyond the connection's buffers fill the backlog, and no
+	// writer of entries waits.
 	begun, release := make(chan struct{}), make(chan struct{})
 	told := 0
 	go func() {
@@ -125,7 +125,7 @@ func TestAuditFollow(t *testing.T) {
 	}()
 	<-begun
 	recorded := 0
-	for long := strings.Repeat("x", 1000); recorded < 20_000; recorded++ { // 20 MB, more than sockets hold
+	for long := strings.Repeat("x", 1000); recorded < 20_000; recorded++ { // 20 MB, more than the sockets buffer
 		record("acme", long)
 	}
 	close(release)

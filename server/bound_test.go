@@ -21,8 +21,8 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// TestLimitBody: a request that is refused, or answered, before its body has come is at its end,
-// and so is its connection; one whose body has come may take its time.
+// If a request is refused or answered before its body has arrived, the server reads no more and
+// closes the connection. A handler with a complete body may take its time.
 func TestLimitBody(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const patience = 20 * time.Millisecond
@@ -78,7 +78,7 @@ func TestLimitBody(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestUploadSlots: so many templates of a tenant's come at a time; who uses the socket is not
+// A tenant may upload a limited number of templates at a time. Uploads over the socket are not
 // counted.
 func TestUploadSlots(t *testing.T) {
 	s := &buildRoutes{remote: true, uploads: intake.Slots[string]{All: 3, Of: 1}}
@@ -99,7 +99,7 @@ func TestUploadSlots(t *testing.T) {
 	upload(true)
 }
 
-// TestAuditBrokenOff: what was done is written down where its client did not wait for the answer.
+// The audit log has an action even if the client disconnects before the answer.
 func TestAuditBrokenOff(t *testing.T) {
 	dir := t.TempDir()
 	a, err := access.Open(access.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
@@ -134,7 +134,7 @@ func TestAuditBrokenOff(t *testing.T) {
 	}
 }
 
-// TestBounded: a client is an address, of IPv6 a /64; proxies' connections count among all alone.
+// A client is an IPv4 address or an IPv6 /64. Connections from proxies count only in the total.
 func TestBounded(t *testing.T) {
 	l := Bounded(nil, 4, 2, func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.9") }).(*boundedListener)
 	enter := func(from string, want bool) func() {
@@ -146,7 +146,7 @@ func TestBounded(t *testing.T) {
 		return leave
 	}
 	first, second := enter("[2001:db8::1]:1", true), enter("[2001:db8::2]:1", true)
-	enter("[2001:db8::3]:1", false) // one /64 is one client
+	enter("[2001:db8::3]:1", false) // a /64 is one client
 	first()
 	first()
 	all := []func(){second, enter("192.0.2.9:1", true), enter("192.0.2.9:2", true), enter("[::ffff:192.0.2.9]:3", true)}
@@ -158,7 +158,7 @@ func TestBounded(t *testing.T) {
 	enter("[2001:db8::5]:1", true)
 }
 
-// TestBoundedAccept closes what there is no place for, and goes on.
+// The listener closes connections over the limit and continues.
 func TestBoundedAccept(t *testing.T) {
 	fretest.CheckLeaks(t)
 	inner, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -166,7 +166,7 @@ func TestBoundedAccept(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	_ = s.Listener.Close() // of its own, which is not used
+	_ = s.Listener.Close() // the default listener is not used
 	s.Listener = Bounded(inner, 2, 1, func(netip.Addr) bool { return false })
 	s.Start()
 	defer s.Close()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestLinesToDeafClient: who asks for work and reads nothing of its report ends it.
+// A client that asks for work but does not read the report ends the work.
 func TestLinesToDeafClient(t *testing.T) {
 	ended := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

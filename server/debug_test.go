@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProfiles: each is what its tool reads: pprof a protocol buffer, gzipped.
+// Each profile has the format of its tool; pprof reads a gzipped protocol buffer.
 func TestProfiles(t *testing.T) {
 	c := connect(t, nil)
 	for kind, want := range map[string]string{
@@ -54,8 +54,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestOneProfile: a second one is refused while the first is taken, which ends
-// with its client.
+// The server refuses a second profile during the first, which ends with its client.
 func TestOneProfile(t *testing.T) {
 	c := connect(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +69,7 @@ func TestOneProfile(t *testing.T) {
 	if err := c.Debug().Profile(ctx, "trace", time.Minute, w); !errors.Is(err, context.Canceled) {
 		t.Errorf("the first, cancelled: %v", err)
 	}
-	for { // until the engine has noticed
+	for { // until the engine notices
 		err := c.Debug().Profile(t.Context(), "heap", time.Second, io.Discard)
 		if err == nil {
 			break
@@ -81,7 +80,7 @@ func TestOneProfile(t *testing.T) {
 	}
 }
 
-// atFirstByte is a writer that does something at its first byte.
+// atFirstByte is a writer that calls do at its first byte.
 type atFirstByte struct{ do func() }
 
 func (w *atFirstByte) Write(b []byte) (int, error) {
@@ -92,8 +91,7 @@ func (w *atFirstByte) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestSyscalls: a call of the API is at least one read and one write of this
-// process, which serves it.
+// A call of the API counts as at least one read and one write of the process that serves the call.
 func TestSyscalls(t *testing.T) {
 	fretest.RequireRoot(t)
 	const times = 20
@@ -114,15 +112,15 @@ func TestSyscalls(t *testing.T) {
 		found[n.Name] = n.Calls
 	}
 	for _, name := range []string{"read", "write"} {
-		if found[name] < 2*times { // the client's and the server's
+		if found[name] < 2*times { // by the client and by the server
 			t.Errorf("%d calls of the API made %d calls of %s, want %d at least", times, found[name], name, 2*times)
 		}
 	}
-	// What fails while it counts ends the count.
+	// An error during the count ends the count.
 	if _, err := c.Debug().CountSyscalls(t.Context(), func() error { return io.ErrClosedPipe }); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("an error in between: got %v", err)
 	}
-	// A path is one of this engine's.
+	// A path cannot lead to another host.
 	if err := c.Debug().Call(t.Context(), "GET", "http://example.org/v1/images"); err == nil {
 		t.Error("a call went to another host")
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// TestLimitStatus: what the host cannot give a command is the template's fault, and
-// said in full.
+// If the host cannot provide a limit of a command, the error blames the template and has the whole
+// reason.
 func TestLimitStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("run: %w", &sandbox.LimitError{Limit: "files", Controller: "RLIMIT_NOFILE", Host: "web1", Want: 2, Most: 1}))
 	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || !strings.Contains(got.Message, "host web1") {
@@ -35,8 +35,8 @@ func TestUploadTooLarge(t *testing.T) {
 	}
 }
 
-// TestImageNameStatus: a build whose image's name, or base, is another's is told so, and what
-// to do.
+// A build under another tenant's image name, or on another tenant's base, gets an error with the
+// next step.
 func TestImageNameStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("build f: %w", &build.ImageNameError{Name: "f:1"}))
 	if got.Status != http.StatusConflict || got.Code != api.CodeNameTaken || got.Message != "build f: the image's name f:1 is taken" || !strings.Contains(got.Next, "template's id or version") {
@@ -48,8 +48,8 @@ func TestImageNameStatus(t *testing.T) {
 	}
 }
 
-// TestPackageStatus: packages and their sites have codes of their own, and each cause
-// a next step; what the engine lacks stays the engine's.
+// Errors of packages and of package sites have their own codes, and each cause has a next step. A
+// lack in the engine, such as a full disk, stays an error of the engine.
 func TestPackageStatus(t *testing.T) {
 	for cause, want := range map[image.PackageCause]struct {
 		status int

@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// TestListETags: a list that has not changed is not sent again.
+// An unchanged list is not sent again.
 func TestListETags(t *testing.T) {
 	socket := start(t, nil)
 	c := client.New(socket)
@@ -60,8 +60,8 @@ func TestListETags(t *testing.T) {
 	}
 }
 
-// TestImageChanges: who goes on from a generation is told of what has become of
-// the list, and ends up with the list.
+// A client that asks for changes since a generation gets the changes of the list and ends up with
+// the current list.
 func TestImageChanges(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, nil)
@@ -122,7 +122,7 @@ func TestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One who follows sees what happens from then on.
+	// A follower sees the changes from then on.
 	enough := errors.New("enough")
 	told := make(chan api.Change, 10)
 	ended := make(chan error, 1)

@@ -17,8 +17,7 @@ import (
 	"github.com/fre-engine/fre/server/servertest"
 )
 
-// FuzzRequest: whatever a client asks, it is answered, and every refusal has the
-// one shape errors have.
+// Every request gets an answer, and every refusal has the shape of FRE's errors.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"GET", "/v1/version", ""},
@@ -38,7 +37,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, body string) {
 		u, err := url.ParseRequestURI(target)
 		if err != nil || u.Host != "" || target == "*" || !validMethod(method) {
-			return // net/http answers itself, or there is no such request
+			return // answered by net/http itself, or impossible
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -61,7 +60,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// validMethod is what net/http lets through: a token.
+// validMethod reports whether net/http accepts a method: a token.
 func validMethod(method string) bool {
 	return method != "" && strings.Trim(method, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-") == ""
 }

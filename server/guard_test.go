@@ -114,8 +114,7 @@ func wantStatus(t *testing.T, what string, err error, status int) {
 	}
 }
 
-// TestEveryRouteIsGuarded asks every route of the API without a token, and with one that
-// is good for nothing of it.
+// Every route of the API refuses a request without a token or with a token of the wrong scope.
 func TestEveryRouteIsGuarded(t *testing.T) {
 	r := serveRemote(t)
 	spec, err := os.ReadFile("../api/openapi.yaml")
@@ -144,7 +143,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 					if slices.Contains([]string{"get /v1/version", "get /v1/whoami", "get /v1/template/schema", "post /v1/template/check", "post /v1/functions/a.acme/invoke"}, trimmed+" "+path) {
 						want = []int{200, 400, 422}
 					}
-					if agent, of := strings.CutPrefix(path, "/v1/agents/a/"); of && agent != "snapshots" { // which this engine has none of
+					if agent, of := strings.CutPrefix(path, "/v1/agents/a/"); of && agent != "snapshots" { // this engine has no agents
 						want = []int{501}
 					}
 				}
@@ -169,7 +168,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	}
 }
 
-// TestTenantSeesItsOwn: to a tenant's token what is another's is not there.
+// Objects of another tenant do not exist for a tenant's token.
 func TestTenantSeesItsOwn(t *testing.T) {
 	r := serveRemote(t)
 	c, ctx := r.client("acme", access.Admin), t.Context()
@@ -217,7 +216,8 @@ func TestTenantSeesItsOwn(t *testing.T) {
 	_, err = c.Status(ctx)
 	wantStatus(t, "the engine's status", err, 403)
 
-	// Nor does it deploy as another, in another's place or over another's image.
+	// A tenant cannot deploy as another tenant, under another tenant's name or over another
+	// tenant's image.
 	wantStatus(t, "a template of another tenant", deployOf(t, c, "new", "other"), 403)
 	wantStatus(t, "another's name", deployOf(t, c, "b", "acme"), 409)
 	_, err = c.Functions().Deploy(ctx, api.DeployRequest{Image: "b", Name: "mine"})
@@ -227,7 +227,7 @@ func TestTenantSeesItsOwn(t *testing.T) {
 	wantStatus(t, "its own template", deployOf(t, c, "a", "acme"), 0)
 }
 
-// TestAuditLog: who has done what, and what was refused to whom; no values.
+// The audit log has each action with its user, and each refusal; it has no secret values.
 func TestAuditLog(t *testing.T) {
 	r := serveRemote(t)
 	admin, reader := r.client("acme", access.Admin), r.client("acme", access.Read)
@@ -274,7 +274,7 @@ func TestAuditLog(t *testing.T) {
 	}
 }
 
-// TestTenantsAndTokens manages both over the API.
+// An admin manages tenants and tokens over the API.
 func TestTenantsAndTokens(t *testing.T) {
 	r := serveRemote(t)
 	c, ctx := r.client(access.AllTenants, access.Admin), t.Context()
@@ -309,7 +309,7 @@ func TestTenantsAndTokens(t *testing.T) {
 	}(), 400)
 }
 
-// oneFunction is an engine without room for its function: events of it wait.
+// oneFunction is an engine without room for its function, so events wait.
 type oneFunction struct{ name, tenant string }
 
 func (o oneFunction) Function(name string) (*engine.Function, error) {
@@ -325,8 +325,7 @@ func (oneFunction) Invoke(context.Context, string, *engine.Request) (*engine.Res
 	return nil, engine.ErrOverloaded
 }
 
-// TestTenantsChanges: of what changes and what clients do, a tenant hears what has its own
-// name on it.
+// A tenant gets only events with its own name.
 func TestTenantsChanges(t *testing.T) {
 	r := serveRemote(t)
 	c := r.client("acme", access.Read)
@@ -353,7 +352,7 @@ func TestTenantsChanges(t *testing.T) {
 	}
 }
 
-// TestTenantsEvents: a tenant that is removed leaves no events.
+// A removed tenant leaves no events.
 func TestTenantsEvents(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	records, err := access.Open(access.Config{Dir: t.TempDir(), Log: log})
@@ -388,9 +387,8 @@ func TestTenantsEvents(t *testing.T) {
 	}
 }
 
-// TestForeignIsMissing asks every route of the API that names an object for another
-// tenant's object and for one that nobody has, by whole names, by part of an id and as
-// a field: the answers are the same to the last byte.
+// For every route with an object's name, the answer for another tenant's object is identical to the
+// answer for a missing object, by whole name, part of an id or field.
 func TestForeignIsMissing(t *testing.T) {
 	r := serveRemote(t)
 	others, err := r.client("other", access.Read).Sandboxes().List(t.Context(), client.SandboxOptions{All: true})
@@ -406,7 +404,7 @@ func TestForeignIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := images[0].Digest
-	turned := func(id string) string { // one of the same shape that nobody has
+	turned := func(id string) string { // an id of the same shape without an object
 		last := "0"
 		if strings.HasSuffix(id, last) {
 			last = "1"

@@ -38,7 +38,7 @@ func TestHeldStacks(t *testing.T) {
 	}
 }
 
-// FuzzHeld: whatever /proc and the profile say.
+// No text of /proc or of a profile crashes the parsers.
 func FuzzHeld(f *testing.F) {
 	f.Add(stacks)
 	f.Add("Rss: 1 kB\nRss: 99999999999999999999 kB\n")

@@ -37,9 +37,9 @@ func (e registryEngine) Changes() *store.Changes                { return e.store
 func (e registryEngine) ImageList() ([]*store.Image, uint64)    { return e.store.ImageList() }
 func (e registryEngine) Sizes() *store.Sizes                    { return e.store.Sizes() }
 
-// TestListsWhileChanging: 64 clients list while 8 build and 4 delete. Every list
-// is one that was at some moment, nothing that was acknowledged is missing from
-// the next one, and who follows the changes ends up with the list.
+// While clients build and delete, each list is the state of some moment and has all acknowledged
+// images, and a follower of the changes ends up with the list. 64 clients list, 8 build and 4
+// delete.
 func TestListsWhileChanging(t *testing.T) {
 	const builders, deleters, readers, builds = 8, 4, 64, 6
 	st, err := store.Open(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -64,7 +64,7 @@ func TestListsWhileChanging(t *testing.T) {
 		t.Fatal(err)
 	}
 	put := func(name, version string) (*store.Image, error) {
-		// Its own configuration makes each another image.
+		// Each image has a configuration of its own.
 		config := json.RawMessage(fmt.Sprintf(`{"base":"b","env":[%q]}`, name+version))
 		return st.PutImage(t.Context(), store.Manifest{Name: name, Version: "1", Config: config, Parts: []store.Part{{Kind: "code", Name: "c", Tree: tree}}})
 	}
@@ -73,7 +73,7 @@ func TestListsWhileChanging(t *testing.T) {
 	}
 	c := connect(t, func(cfg *server.Config) { cfg.Engine = registryEngine{cfg.Engine.(*servertest.Engine), st} })
 
-	// list checks what must hold of every list.
+	// list checks the properties of every list.
 	list := func() (map[string]bool, error) {
 		images, err := c.Images().List(t.Context())
 		if err != nil {
@@ -92,7 +92,7 @@ func TestListsWhileChanging(t *testing.T) {
 				names[name] = true
 			}
 		}
-		// A build moves its name in one step, and nobody removes this one.
+		// A build moves its name in one step, and no client removes this name.
 		if !names["stays:1"] {
 			return nil, fmt.Errorf("no image of a list is called stays:1: %v", names)
 		}
@@ -205,7 +205,7 @@ func TestListsWhileChanging(t *testing.T) {
 	}
 }
 
-// listEngine has n images and as many sandboxes.
+// listEngine has n images and n sandboxes.
 type listEngine struct {
 	*servertest.Engine
 	images  []*store.Image
@@ -234,9 +234,9 @@ func newListEngine(n int) *listEngine {
 func (e *listEngine) ImageList() ([]*store.Image, uint64) { return e.images, e.changes.Generation() }
 func (e *listEngine) Sandboxes(bool) []*live.Sandbox      { return slices.Clone(e.boxes) }
 
-// BenchmarkList asks for lists over the socket on a kept connection, as a poller
-// does; the time is that of client and server together, without decoding. "same"
-// has the list already, "one changed" follows a change of one item each.
+// The benchmark asks for lists over the socket on a kept connection, as a poller does. The time
+// covers client and server, without decoding. "same" has the list already; "one changed" follows a
+// change of one item each.
 func BenchmarkList(b *testing.B) {
 	for _, n := range []int{1000, 2000, 10000} {
 		for _, path := range []string{"images", "sandboxes", "sandboxes?size=1"} {

@@ -15,8 +15,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// peerEnv makes this test binary a client of the socket it names: it passes on
-// what it is told.
+// peerEnv makes this test binary a client of the named socket that prints the answer.
 const peerEnv = "FRE_TEST_PEER"
 
 func TestMain(m *testing.M) {
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestPeers: who is let in, on a socket that is open to all.
+// On a socket open to all, the server accepts root and members of the group only.
 func TestPeers(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -47,7 +46,7 @@ func TestPeers(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "s")
-	l, err := Listen(path, "nogroup") // every Debian has it, with the id 65534
+	l, err := Listen(path, "nogroup") // every Debian has the group, with the id 65534
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +70,7 @@ func TestPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(dir, "client") // where anybody can run it
+	bin := filepath.Join(dir, "client") // a place where every user can run the program
 	if err := os.WriteFile(bin, program, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestNextOfFile names the file that is at fault, which is not always the template.
+// The next step names the faulty file, not always the template.
 func TestNextOfFile(t *testing.T) {
 	for file, want := range map[string]string{
 		"fret.yaml": "correct the template", "main.py": "correct main.py, then build or deploy again", "lib/a.cjs": "correct lib/a.cjs,",

@@ -28,7 +28,7 @@ type schema struct {
 	Properties map[string]schema `yaml:"properties"`
 }
 
-// TestOpenAPI compares the description with the routes and the wire types.
+// The OpenAPI description has the routes and wire types of the server.
 func TestOpenAPI(t *testing.T) {
 	src, err := os.ReadFile("../api/openapi.yaml")
 	if err != nil {
@@ -186,7 +186,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// plain sorts what has no order.
+// plain sorts unordered lists.
 func plain(s schema) schema {
 	slices.Sort(s.Required)
 	for i := range s.AllOf {
@@ -195,7 +195,7 @@ func plain(s schema) schema {
 	return s
 }
 
-// schemaOf is the schema of a struct by its JSON tags.
+// schemaOf returns the schema of a struct by its JSON tags.
 func schemaOf(typ reflect.Type) schema {
 	s := schema{Type: "object", Properties: map[string]schema{}}
 	var base *schema

@@ -92,7 +92,7 @@ func templateDir(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// code is the code of an *api.Error, "" for anything else.
+// code returns the code of an *api.Error, or "" for other errors.
 func code(err error) api.Code {
 	var e *api.Error
 	if errors.As(err, &e) {
@@ -361,7 +361,7 @@ func TestInvokeStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	for _, line := range []string{"one\n", "two\n"} { // each answered before the next is sent
+	for _, line := range []string{"one\n", "two\n"} { // each line is answered before the next
 		if _, err := io.WriteString(pw, line); err != nil {
 			t.Fatal(err)
 		}
@@ -378,8 +378,8 @@ func TestInvokeStreams(t *testing.T) {
 	}
 }
 
-// TestBuildRefused: what is refused before it begins has a status of its own, and says when
-// to come again.
+// A build that is refused before its start has a status of its own, and Retry-After if a retry can
+// help.
 func TestBuildRefused(t *testing.T) {
 	r := serveRemote(t)
 	for _, c := range []struct {
@@ -479,7 +479,7 @@ func TestRun(t *testing.T) {
 	if _, err := c.Images().Base(t.Context(), "native", func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
-	large := strings.Repeat("0123456789abcdef", 1<<16) // more than any window or pipe
+	large := strings.Repeat("0123456789abcdef", 1<<16) // more than a window or a pipe holds
 	tests := []struct {
 		name           string
 		request        api.RunRequest
@@ -532,7 +532,7 @@ func TestRunEndsEarly(t *testing.T) {
 			t.Errorf("Run = %+v, %v; want signal 9", exit, err)
 		}
 	})
-	t.Run("client gone", func(t *testing.T) { // Close of the server in Cleanup waits for nothing: the leak would be the fake's loop
+	t.Run("client gone", func(t *testing.T) { // the server's Close waits for no handler, so only the fake's loop could leak
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := c.Sandboxes().Run(ctx, api.RunRequest{Image: "native", Args: []string{"yes"}}, client.RunIO{
 			Stdout: writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }), Stderr: io.Discard,
@@ -566,8 +566,8 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 	}
 }
 
-// TestCodes asks the control API for an answer to every code of the catalogue: the answer has the
-// status, the code and the next step of the catalogue, and the message of the error.
+// The control API answers with the status, the code and the next step of the catalogue for every
+// code, and with the error's message.
 func TestCodes(t *testing.T) {
 	c := connect(t, nil)
 	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {

@@ -21,7 +21,7 @@ type item struct {
 	Text string
 }
 
-// rows is a cache of items and how many rows it has encoded.
+// rows returns a cache of items and the number of rows it has encoded.
 func rows() (*Cache[item], *int) {
 	n := 0
 	return &Cache[item]{Row: func(buf []byte, it *item) ([]byte, error) {
@@ -31,8 +31,8 @@ func rows() (*Cache[item], *int) {
 	}}, &n
 }
 
-// TestCache: whatever becomes of a list, its body is what encoding/json makes of
-// it, and only new rows are encoded.
+// After any change the body of a list equals the output of encoding/json, and only new rows are
+// encoded.
 func TestCache(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -130,7 +130,7 @@ func TestCacheError(t *testing.T) {
 	}
 }
 
-// TestCacheAtOnce: many who ask at once get one encoding.
+// Concurrent requests for the same list cause one encoding.
 func TestCacheAtOnce(t *testing.T) {
 	c, encodings := rows()
 	items := []*item{{N: 1}, {N: 2}}
@@ -178,7 +178,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// A large answer comes with its length, not in chunks.
+// A large answer has a Content-Length and is not chunked.
 func TestSend(t *testing.T) {
 	body := strings.Repeat("7", 1<<20)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -64,8 +64,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestCount: calls of every thread are counted, those of others are not, and
-// nothing stays in tracefs.
+// The count has the calls of every thread of the process, excludes calls of neighbours, and leaves
+// no files in tracefs.
 func TestCount(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -75,7 +75,7 @@ func TestCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error)
-	go func() { // may be on a thread that is new
+	go func() { // may run on a new thread
 		for range times {
 			unix.Getppid()
 		}
@@ -101,7 +101,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// instances lists what this process has in tracefs, which tests of other packages use meanwhile.
+// instances lists this process's instances in tracefs, which tests of other packages use at the
+// same time.
 func instances(t *testing.T) (names []string) {
 	t.Helper()
 	tracefs, err := mount()
@@ -121,7 +122,7 @@ func instances(t *testing.T) (names []string) {
 	return names
 }
 
-// TestOverrun: a count that is not whole is none.
+// An incomplete count is an error.
 func TestOverrun(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
