@@ -268,6 +268,8 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
+// TestScope: closing a scope releases all of its buffers, even after a panic. The scope can be
+// opened again.
 func TestScope(t *testing.T) {
 	p := newPool(t, 1)
 	s := p.Scope()

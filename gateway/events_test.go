@@ -68,6 +68,7 @@ func (e *takesEvents) Handshake(_, trigger string, header [][2]string) ([][2]str
 	return nil, errors.New("no origin")
 }
 
+// TestAsync: an asynchronous event is answered 202 with an id, or refused with a status and a code.
 func TestAsync(t *testing.T) {
 	events := &takesEvents{got: make(chan engine.Request, 8)}
 	g := serveFake(t, fake(nil), func(c *Config) { c.Events, c.MaxBodyBytes = events, 100 }).url

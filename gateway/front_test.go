@@ -191,6 +191,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// FuzzEventPath: an accepted path starts with a slash, holds no special bytes, and is parsed to
+// itself.
 func FuzzEventPath(f *testing.F) {
 	for _, s := range []string{"", "a/b", "%2F", "%", "\"", "a b", "\x00\xff", "[::]"} {
 		f.Add([]byte(s))
@@ -313,6 +315,7 @@ func TestClientOf(t *testing.T) {
 	}
 }
 
+// FuzzParseHop: an accepted hop is a valid address without a zone.
 func FuzzParseHop(f *testing.F) {
 	for _, s := range []string{"1.2.3.4", " [::1]:80", "1.2.3.4:5", "fe80::1%eth0", "unknown", "_hidden", ""} {
 		f.Add(s)

@@ -100,6 +100,8 @@ func (g *guardRig) get(method, path string, header map[string]string) (answered,
 	return answered{resp.StatusCode, resp.Header}, string(body)
 }
 
+// TestInvokeByToken: a function is called only with a valid token of its tenant and with the scope
+// for calls.
 func TestInvokeByToken(t *testing.T) {
 	g := guarded(t, map[string]engine.Front{"open": {Tenant: "acme", Access: engine.AccessOpen}}, func(c *Config) { c.Guard.Token = true })
 	acme, reader, all := g.token("acme", access.Invoke), g.token("acme", access.Read), g.token(access.AllTenants, access.Invoke)
@@ -156,6 +158,7 @@ func TestTemplateAccess(t *testing.T) {
 	}
 }
 
+// TestEventsPerSecond: events beyond a tenant's rate are answered 429 with Retry-After.
 func TestEventsPerSecond(t *testing.T) {
 	g := guarded(t, nil, nil)
 	if _, err := g.access.CreateTenant("acme", access.Quotas{EventsPerSecond: 1}); err != nil {
@@ -179,6 +182,7 @@ func TestEventsPerSecond(t *testing.T) {
 	}
 }
 
+// TestClientRate: events beyond a client address's rate are answered 429 with Retry-After.
 func TestClientRate(t *testing.T) {
 	g := guarded(t, nil, func(c *Config) { c.Guard.Clients = access.NewAddresses(access.Rate{Each: time.Hour, Burst: 3}) })
 	for i := range 5 {
@@ -238,6 +242,7 @@ func TestCORS(t *testing.T) {
 	}
 }
 
+// TestMetricsOfTenant: a tenant's token shows the metrics of this tenant only.
 func TestMetricsOfTenant(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_total"}, []string{"function"})

@@ -39,8 +39,8 @@ func entriesOf(t *testing.T, a *access.Access) (out []access.Entry) {
 	return out
 }
 
-// TestAudit: what clients do is written down, what was refused as failed; what they look
-// at is not.
+// TestAudit: the audit log records changes by clients, and refused changes as failed. It records no
+// reads.
 func TestAudit(t *testing.T) {
 	a := openAccess(t)
 	handler := New(Config{Log: slog.New(slog.DiscardHandler), Access: a})
@@ -83,7 +83,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAuditBroken: an answer that ends by an error after its status is no success.
+// TestAuditBroken: an answer that ends in an error after its status counts as failed.
 func TestAuditBroken(t *testing.T) {
 	a := openAccess(t)
 	s := &server{cfg: Config{Access: a}, log: slog.New(slog.DiscardHandler)}
@@ -107,7 +107,7 @@ func TestAuditBroken(t *testing.T) {
 	}
 }
 
-// TestImageAsked: a pull is written down by the image's name.
+// TestImageAsked: the audit log records a pull under the image's name.
 func TestImageAsked(t *testing.T) {
 	for _, test := range [][3]string{{"", "", ""}, {"", "x", ""}, {"busybox", "", "busybox"}, {"busybox", "1", "busybox:1"}, {"busybox", "sha256:00", "busybox@sha256:00"}} {
 		if got := imageAsked(test[0], test[1]); got != test[2] {

@@ -6,7 +6,7 @@ import (
 	"github.com/fre-engine/fre/engine/live"
 )
 
-// TestIsNamed: what is listed under a name is found by it, and by no other.
+// TestIsNamed: the listed name of a container finds this container only.
 func TestIsNamed(t *testing.T) {
 	boxes := []*live.Sandbox{
 		{ID: "0a1b2c"},

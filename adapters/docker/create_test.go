@@ -22,6 +22,7 @@ const plain = `{"Hostname":"","Domainname":"","User":"","AttachStdin":false,"Att
 "PidsLimit":0,"Ulimits":[],"CpuCount":0,"CpuPercent":0,"IOMaximumIOps":0,"IOMaximumBandwidth":0,"MaskedPaths":null,"ReadonlyPaths":null},
 "NetworkingConfig":{"EndpointsConfig":{"bridge":{"IPAMConfig":null,"Links":null,"Aliases":null,"MacAddress":"","NetworkID":""}}}}`
 
+// TestParseCreation: each supported option reaches the container's configuration.
 func TestParseCreation(t *testing.T) {
 	c, err := parseCreation([]byte(plain), anyImage)
 	if err != nil {
@@ -53,7 +54,7 @@ func TestParseCreation(t *testing.T) {
 	}
 }
 
-// TestEnvironment: a name without a value takes the image's variable away.
+// TestEnvironment: a name without a value removes the image's variable.
 func TestEnvironment(t *testing.T) {
 	for _, test := range []struct{ given, set, unset []string }{
 		{nil, nil, nil},
@@ -68,6 +69,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestParseCreationRefuses: an option that would change the container is refused if FRE does not
+// support it. No host directory, device or privilege is available.
 func TestParseCreationRefuses(t *testing.T) {
 	for _, test := range []struct {
 		body   string
@@ -130,6 +133,7 @@ func TestParseCreationRefuses(t *testing.T) {
 	}
 }
 
+// FuzzParseCreation: no input crashes the parser of a creation.
 func FuzzParseCreation(f *testing.F) {
 	f.Add([]byte(plain))
 	f.Add([]byte(`{"Image":"a","Cmd":"x","HostConfig":{"Binds":["fre-work:/work:ro"],"Tmpfs":{"/tmp":"size=8m"},"Mounts":[{"Type":"tmpfs","Target":"/tmp"}]}}`))

@@ -15,9 +15,9 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// TestCodes: every code of the catalogue has the catalogue's status in Docker's API, but for the
-// codes in the table. A client prints the message only, so the message has the next step, and the
-// words that the client looks for.
+// TestCodes: Docker's API answers every code with the catalogue's status, except the codes in the
+// table. A client prints only the message, so the message has the next step and the words for which
+// the client looks.
 func TestCodes(t *testing.T) {
 	statuses := map[failure.Code]int{failure.Template: 400, failure.TooLarge: 400, failure.WrongPlatform: 404, failure.Ambiguous: 400, failure.CommandNotFound: 400, failure.CommandNotExec: 400}
 	words := map[failure.Code]string{

@@ -10,7 +10,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestEventsOf: each change is told in Docker's words, with the labels of what it is about.
+// TestEventsOf: each change becomes events in Docker's words, with the labels of the changed
+// object.
 func TestEventsOf(t *testing.T) {
 	labels := map[string]string{"a": "b"}
 	config := []byte(`{"labels":{"kind":"app"}}`)

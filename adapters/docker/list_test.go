@@ -18,14 +18,14 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// boxesOf are n instances that run, and with each of mixed one that has ended and
-// two containers.
+// boxesOf returns n running instances. If mixed, each has an ended instance and two containers
+// beside it.
 func boxesOf(n int, mixed bool) []*live.Sandbox {
 	var out []*live.Sandbox
 	for i := range n {
 		b := live.Sandbox{
 			ID: fmt.Sprintf("%012x", i), Function: "resize", Image: "resize:1", Digest: store.Digest(fmt.Sprintf("sha256:%064x", i)), Tenant: "default",
-			Command: "/usr/bin/python3 /opt/fre/bootstrap.py", State: live.StateIdle, PID: 1000 + i, Created: time.Now().Add(-time.Duration(50+i) * time.Hour), // what is told in days does not change meanwhile
+			Command: "/usr/bin/python3 /opt/fre/bootstrap.py", State: live.StateIdle, PID: 1000 + i, Created: time.Now().Add(-time.Duration(50+i) * time.Hour), // an age in days does not change meanwhile
 		}
 		out = append(out, &b)
 		if !mixed {
@@ -43,7 +43,7 @@ func boxesOf(n int, mixed bool) []*live.Sandbox {
 	return out
 }
 
-// TestAnnotationsListed: the list has a container's annotations.
+// TestAnnotationsListed: the list shows a container's annotations.
 func TestAnnotationsListed(t *testing.T) {
 	for _, b := range boxesOf(1, true) {
 		want := 0
@@ -56,8 +56,8 @@ func TestAnnotationsListed(t *testing.T) {
 	}
 }
 
-// TestContainerRows: the list is what encoding/json makes of it, whatever is left
-// out of it or has changed since it was encoded.
+// TestContainerRows: the list has the same bytes as from encoding/json, after any omission or
+// change since the last encoding.
 func TestContainerRows(t *testing.T) {
 	rows := newContainerRows()
 	boxes := boxesOf(5, true)
@@ -114,7 +114,8 @@ func TestContainerRows(t *testing.T) {
 	}
 }
 
-// TestImageRows: likewise of images, where the numbers are replaced.
+// TestImageRows: the list of images has the same bytes as from encoding/json, with the current
+// numbers.
 func TestImageRows(t *testing.T) {
 	var s server
 	s.images.init()
@@ -125,7 +126,7 @@ func TestImageRows(t *testing.T) {
 		img.Config = foreign
 		used = append(used, engine.ImageUsage{Image: img, ImageSize: store.ImageSize{Bytes: int64(i+1) << 40, UniqueBytes: int64(i + 1)}, HeldBytes: 5, InUse: i == 1})
 	}
-	users := map[store.Digest]int{used[0].Digest: 3} // sandboxes that have ended
+	users := map[store.Digest]int{used[0].Digest: 3} // ended sandboxes
 	for _, old := range []bool{false, true} {
 		want := []imageSummary{}
 		for i, u := range used {
@@ -150,8 +151,8 @@ func TestImageRows(t *testing.T) {
 	}
 }
 
-// BenchmarkContainers encodes the list of what runs, with sizes that cost nothing;
-// "one changed" follows a change of one of them each.
+// BenchmarkContainers: BenchmarkContainers encodes the list of running containers, with sizes at no
+// cost. In "one changed" one container changes before each list.
 func BenchmarkContainers(b *testing.B) {
 	for _, n := range []int{1000, 10000} {
 		for _, how := range []string{"same", "one changed"} {
@@ -180,8 +181,8 @@ func BenchmarkContainers(b *testing.B) {
 	}
 }
 
-// BenchmarkFirst encodes a list of 10,000 images, and one of 1,000 containers, of
-// which nothing is encoded yet.
+// BenchmarkFirst: BenchmarkFirst encodes a list of 10,000 images and a list of 1,000 containers for
+// the first time.
 func BenchmarkFirst(b *testing.B) {
 	const n = 10_000
 	config, err := json.Marshal(image.Config{

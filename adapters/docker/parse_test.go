@@ -24,7 +24,7 @@ func TestParseFilters(t *testing.T) {
 		{`{}`, filters{}, true},
 		{`{"label":{"b":true,"a":true},"status":{"running":true}}`, filters{"label": {"a", "b"}, "status": {"running"}}, true},
 		{`{"label":{"a":false}}`, filters{}, true},
-		{`{"label":["b","a"]}`, filters{"label": {"b", "a"}}, true}, // as clients of before version 1.22 send it
+		{`{"label":["b","a"]}`, filters{"label": {"b", "a"}}, true}, // the form of clients before version 1.22
 		{`{"label":"a"}`, nil, false},
 		{`{"label":[1]}`, nil, false},
 		{`[]`, nil, false},
@@ -95,6 +95,7 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
+// FuzzParse: no input crashes a parser.
 func FuzzParse(f *testing.F) {
 	f.Add(`{"label":{"a":true}}`, "1136073845.5", "docker.io/library/a*:1", "SIGHUP")
 	f.Add(`{"label":["a"]}`, "10m", "[", "9")
@@ -164,6 +165,7 @@ func TestSpan(t *testing.T) {
 	}
 }
 
+// TestDecodeJSON: the error for a malformed body names the field and the expected type.
 func TestDecodeJSON(t *testing.T) {
 	for body, want := range map[string]string{
 		"":             "EOF",

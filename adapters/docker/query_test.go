@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// TestUnknownParameters: every route refuses a parameter that it does not know, and a field
-// of a body that has none; what clients send on every call passes.
+// TestUnknownParameters: every route refuses an unknown parameter. A route without a body refuses a
+// body with fields, except empty or false fields.
 func TestUnknownParameters(t *testing.T) {
 	s := &server{log: slog.New(slog.DiscardHandler)}
 	for _, rt := range s.routes() {
-		if rt.query == nil && rt.body { // left out as a whole
+		if rt.query == nil && rt.body { // the whole route is left out
 			continue
 		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?surprise=1", nil)
@@ -35,8 +35,8 @@ func TestUnknownParameters(t *testing.T) {
 	}
 }
 
-// TestRoutesWithout: a parameter that FRE leaves out may say that it asks for nothing; an
-// object that is not there comes before what cannot be done with it.
+// TestRoutesWithout: an unsupported parameter passes if its value changes nothing. A missing object
+// is reported before an unsupported feature.
 func TestRoutesWithout(t *testing.T) {
 	rt := route{method: "DELETE", path: "/x/{id}", query: takes("force").without("link", "links", "leave it out")}
 	for _, test := range []struct {
@@ -68,6 +68,8 @@ func TestRoutesWithout(t *testing.T) {
 	}
 }
 
+// TestKnown: a field of a body that FRE does not know or support is refused by name, unless its
+// value changes nothing.
 func TestKnown(t *testing.T) {
 	for body, field := range map[string]string{
 		`{"username":"u","email":"e","serveraddress":"s"}`: "",
@@ -101,8 +103,7 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// FuzzKnown: whatever JSON comes, what is decoded is judged without a crash, and a field
-// that is refused is one that is there.
+// FuzzKnown: known checks any decoded JSON without a crash.
 func FuzzKnown(f *testing.F) {
 	f.Add([]byte(`{"Mounts":[{"TmpfsOptions":{"Options":[["a"]]}}],"x":{"y":1}}`))
 	f.Fuzz(func(_ *testing.T, body []byte) {

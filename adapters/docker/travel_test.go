@@ -11,6 +11,8 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 )
 
+// TestAuthOf: authOf decodes every form of a client's registry login. A malformed login is answered
+// 400.
 func TestAuthOf(t *testing.T) {
 	encode := func(s string) string { return base64.URLEncoding.EncodeToString([]byte(s)) }
 	for _, test := range []struct {

@@ -35,6 +35,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestReference: a function's name, partial ARN and ARN are parsed.
 func TestReference(t *testing.T) {
 	for text, want := range map[string]reference{
 		"greet":                       {name: "greet"},
@@ -60,6 +61,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// FuzzReference: any reference is parsed or refused with 400 and a short message.
 func FuzzReference(f *testing.F) {
 	f.Add("arn:aws:lambda:eu-central-1:123456789012:function:greet:live")
 	f.Add("123456789012:function:greet:$LATEST")
@@ -82,7 +84,7 @@ func FuzzReference(f *testing.F) {
 	})
 }
 
-// TestAccount: each tenant has a number of its own, always the same.
+// TestAccount: each tenant has its own number, always the same.
 func TestAccount(t *testing.T) {
 	if got := Account(template.DefaultTenant); got != "000000000000" {
 		t.Errorf("the tenant default: %s", got)
@@ -97,7 +99,7 @@ func TestAccount(t *testing.T) {
 	}
 }
 
-// TestMessage reads an event stream's message by its description.
+// TestMessage: message encodes an event stream's message according to AWS's description.
 func TestMessage(t *testing.T) {
 	headers := [][2]string{{":event-type", "PayloadChunk"}, {"x", ""}}
 	b := message(headers, []byte("payload"))
@@ -120,7 +122,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestTemplate: whatever a variable holds, the template that is made of it says the same.
+// TestTemplate: a variable keeps any value through the generated template.
 func TestTemplate(t *testing.T) {
 	value := "a ☃ \"q\" 'q' \\ \n\t # : {} - \u2028 é $X"
 	set := settings{Runtime: "python3.13", Handler: "a.b", Timeout: 7, MemorySize: 256, Concurrency: 3, Environment: map[string]string{"COLOR": value}}
@@ -143,7 +145,7 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// TestErrors: what the parts return has AWS's name and status.
+// TestErrors: each error of the engine and of access has AWS's name and status.
 func TestErrors(t *testing.T) {
 	for _, e := range []struct {
 		err    error
@@ -170,7 +172,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAliases: an alias's weight is a name of the engine's, and comes back.
+// TestAliases: an alias's weight is stored as an alias of the engine, and can be read back.
 func TestAliases(t *testing.T) {
 	all := &engine.Revisions{Revisions: []engine.RevisionState{
 		{Revision: engine.Revision{Number: 5}, Aliases: []string{"weight-2500-live", "weight-0100-gone"}},
@@ -181,7 +183,7 @@ func TestAliases(t *testing.T) {
 		t.Fatalf("got %+v", list)
 	}
 	seen := map[int]bool{}
-	for range 1000 { // one in 10^124 sees one alone
+	for range 1000 { // fails once in 10^124 runs
 		seen[list[0].pick()] = true
 	}
 	if !seen[4] || !seen[5] {
@@ -195,7 +197,7 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// TestPaged walks through a list, also where its marker's row has gone.
+// TestPaged: paged walks through a list, even if the marker's row was removed.
 func TestPaged(t *testing.T) {
 	ask := func(query string, all ...string) ([]string, string, error) {
 		r := httptest.NewRequest(http.MethodGet, "/?"+query, http.NoBody)
@@ -215,20 +217,20 @@ func TestPaged(t *testing.T) {
 	}
 }
 
-// invokes is an invoker of the events' paths.
+// invokes makes a function an Invoker.
 type invokes func(name string, r *engine.Request) (*engine.Response, error)
 
 func (f invokes) Invoke(_ context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	return f(name, r)
 }
 
-// TestRun: an event goes to whoever takes them, as in clusters another node may; what the
-// function did wrong is its answer, all else an error.
+// TestRun: an event goes to the Invoker, which may be another node in a cluster. A fault of the
+// function becomes its answer; any other failure is an error.
 func TestRun(t *testing.T) {
 	busy := &access.SlowDownError{What: "events", After: time.Second}
 	for _, e := range []struct {
 		err   error
-		fault string // its type, "" for none
+		fault string // the fault's type, "" for none
 	}{
 		{nil, ""},
 		{busy, ""},
@@ -273,8 +275,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestUpload: once code is unpacked, or refused, its place in memory is another's, whatever
-// the request waits for then; its directory goes with it.
+// TestUpload: after code is unpacked or refused, its memory is free for another upload, even if the
+// request still waits. The directory ends with the request.
 func TestUpload(t *testing.T) {
 	var archive bytes.Buffer
 	z := zip.NewWriter(&archive)
@@ -313,14 +315,14 @@ func TestUpload(t *testing.T) {
 	}
 }
 
-// nothing is a function that no request reaches.
+// nothing is a function without requests.
 type nothing struct{ Events }
 
 func (nothing) Publish(context.Context, string, *engine.Request) (string, error) {
 	return "", errors.New("not to be called")
 }
 
-// newTest is the API without an engine, for what is refused before.
+// newTest returns the API without an engine, for requests refused before an engine is needed.
 func newTest(t *testing.T, unsigned string) (http.Handler, *access.Access) {
 	t.Helper()
 	a, err := access.Open(access.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
@@ -336,7 +338,7 @@ func newTest(t *testing.T, unsigned string) (http.Handler, *access.Access) {
 	return New(Config{Engine: &engine.Engine{Library: &build.Library{}}, Guard: guard, Events: nothing{}, Scratch: scratch(t), Log: slog.New(slog.DiscardHandler), Region: "us-east-1", Unsigned: unsigned}), a
 }
 
-// TestRefused: what is not signed, or not for this tenant's key, reaches no handler.
+// TestRefused: an unsigned request, or one with another tenant's key, reaches no handler.
 func TestRefused(t *testing.T) {
 	closed, a := newTest(t, "")
 	token, text, err := a.CreateToken(access.TokenOptions{Name: "t", Tenant: "acme", Scopes: []access.Scope{access.Invoke}, AccessKey: true})
@@ -384,13 +386,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// deadlines is a recorder that has a connection's.
+// deadlines is a recorder with a connection's deadlines.
 type deadlines struct{ *httptest.ResponseRecorder }
 
 func (deadlines) SetReadDeadline(time.Time) error { return nil }
 
-// TestCodes: every code of the catalogue has a type and a status of Lambda's API. SDKs try again
-// after 429 and from 500 on, and after no other status.
+// TestCodes: every code of the catalogue has a type and a status of Lambda's API. SDKs repeat a
+// request after 429 and after 500 and above only.
 func TestCodes(t *testing.T) {
 	kinds := map[failure.Code]string{
 		failure.BadSignature: "403 InvalidSignatureException", failure.Unauthorized: "403 UnrecognizedClientException", failure.Forbidden: "403 AccessDeniedException",

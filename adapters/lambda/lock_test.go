@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestLocks: changes of one function come one after the other, those of another beside them;
-// so many wait, and one that is given up leaves nothing.
+// TestLocks: changes of one function run one after the other; changes of different functions run at
+// the same time. The queue is limited, and a cancelled wait leaves nothing behind.
 func TestLocks(t *testing.T) {
 	var l locks
 	take := func(ctx context.Context, function string) func() {
@@ -37,7 +37,7 @@ func TestLocks(t *testing.T) {
 			errs <- err
 		})
 	}
-	for { // until all of them wait
+	for { // until all wait
 		l.mu.Lock()
 		n := l.of["a"].users
 		l.mu.Unlock()
@@ -57,12 +57,12 @@ func TestLocks(t *testing.T) {
 	}
 	waiters.Wait()
 	held()
-	changing := 0 // the race detector looks, too
+	changing := 0 // the race detector also watches this variable
 	for range 2 * maxWaiting {
 		waiters.Go(func() {
 			unlock, err := l.take(t.Context(), "a")
 			if err != nil {
-				return // too many
+				return // too many wait
 			}
 			defer unlock()
 			if changing++; changing != 1 {

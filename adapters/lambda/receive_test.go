@@ -16,9 +16,9 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestCodeOnItsWay: who sends code one byte after the other, or none, with whatever signature,
-// keeps nobody else from sending theirs; of one address there are so many at a time, and who
-// hangs up has his place no more.
+// TestCodeOnItsWay: a client that sends code slowly or not at all, with any signature, blocks no
+// other client's upload. An address has a limited number of simultaneous uploads, and a disconnect
+// frees the place.
 func TestCodeOnItsWay(t *testing.T) {
 	fretest.CheckLeaks(t)
 	h, a := newTest(t, "")
@@ -39,7 +39,7 @@ func TestCodeOnItsWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Close() }) // some are closed before
+		t.Cleanup(func() { _ = c.Close() }) // some are closed already
 		_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nX-Amz-Date: %s\r\nAuthorization: %s\r\nContent-Length: %d\r\n\r\n%s",
 			functions, r.Host, r.Header.Get("X-Amz-Date"), r.Header.Get("Authorization"), length, body)
 		if err != nil {
@@ -59,7 +59,7 @@ func TestCodeOnItsWay(t *testing.T) {
 		}
 		return resp.Header.Get("X-Amzn-Errortype")
 	}
-	const broken = "{" // is seen by a handler, once it is in memory
+	const broken = "{" // reaches a handler once the body is in memory
 	var stalled []net.Conn
 	for len(stalled) < maxReceivingOf-1 {
 		stalled = append(stalled, send("a guess", 60_000_000, "drip"))
@@ -92,7 +92,7 @@ func TestCodeOnItsWay(t *testing.T) {
 	until("InvalidRequestContentException")
 }
 
-// scratch makes directories, and finds what is left in them.
+// scratch makes directories, and fails the test if a directory remains.
 func scratch(t *testing.T) func() (string, error) {
 	t.Helper()
 	in := t.TempDir()

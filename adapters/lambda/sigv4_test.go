@@ -12,13 +12,13 @@ import (
 )
 
 // vector is GET Vanilla Query Order of AWS's own suite (aws-sig-v4-test-suite,
-// get-vanilla-query-order-key-case), whose service is called "service".
+// get-vanilla-query-order-key-case), with the service name "service".
 const (
 	vectorSecret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 	vectorDate   = "20150830T123600Z"
 )
 
-// TestVector signs what AWS's suite has signed.
+// TestVector: the signature of AWS's suite is valid.
 func TestVector(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/?Param2=value2&Param1=value1", http.NoBody)
 	r.Host = "example.amazonaws.com"
@@ -40,8 +40,8 @@ func TestVector(t *testing.T) {
 	}
 }
 
-// sign makes a request's Authorization field with the code that verifies it, which
-// TestVector and boto3 keep honest.
+// sign makes a request's Authorization field with the verifying code. TestVector and boto3 check
+// this code independently.
 func sign(t *testing.T, r *http.Request, key, secret string, headers []string, body []byte) {
 	t.Helper()
 	day := r.Header.Get("X-Amz-Date")[:8]
@@ -57,13 +57,13 @@ func sign(t *testing.T, r *http.Request, key, secret string, headers []string, b
 	r.Header.Set("Authorization", algorithm+" Credential="+key+"/"+s.scope+", SignedHeaders="+strings.Join(headers, ";")+", Signature="+hex.EncodeToString(mac(sum, string(text))))
 }
 
-// TestSignature: whatever is changed of a signed request, it does not hold any more.
+// TestSignature: any change of a signed request makes the signature invalid.
 func TestSignature(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	const secret = "secret"
 	for name, change := range map[string]struct {
 		edit  func(r *http.Request, body *[]byte)
-		wrong string // "": it holds
+		wrong string // "": valid
 	}{
 		"nothing":            {func(*http.Request, *[]byte) {}, ""},
 		"method":             {func(r *http.Request, _ *[]byte) { r.Method = http.MethodPut }, "signature"},
@@ -113,7 +113,7 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// TestBodyHash: a hash that the header names, signed, has to be the body's.
+// TestBodyHash: a signed hash in the header must match the body.
 func TestBodyHash(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
 	r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
@@ -123,6 +123,7 @@ func TestBodyHash(t *testing.T) {
 	}
 }
 
+// FuzzAuthorization: any Authorization field is parsed or refused with 403.
 func FuzzAuthorization(f *testing.F) {
 	const whole = "AWS4-HMAC-SHA256 Credential=K/20261124/us-east-1/lambda/aws4_request, SignedHeaders=host;x-amz-date, Signature="
 	f.Add(whole + strings.Repeat("0", 64))
@@ -141,7 +142,7 @@ func FuzzAuthorization(f *testing.F) {
 		if s.key == "" || len(s.headers) == 0 || len(s.scope) < 9 || s.scope[8] != '/' {
 			t.Errorf("%q: %+v", field, s)
 		}
-		s.verify([]byte("secret"), []byte("text")) // whatever the scope is
+		s.verify([]byte("secret"), []byte("text")) // for any scope
 		r := httptest.NewRequest(http.MethodGet, "/?"+hex.EncodeToString([]byte(field)), http.NoBody)
 		if _, err := s.text(r, sha256.Sum256(nil)); err != nil {
 			t.Errorf("%q: %v", field, err)
@@ -149,7 +150,7 @@ func FuzzAuthorization(f *testing.F) {
 	})
 }
 
-// FuzzCanonical: a path and a query of any bytes are signed in one way, whatever they are.
+// FuzzCanonical: any path and query have one canonical form.
 func FuzzCanonical(f *testing.F) {
 	f.Add("/a%2Fb/../c", "b=2&a=1&a=%20+&c")
 	f.Add("", "&&=&%zz=%")

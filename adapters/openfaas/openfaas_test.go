@@ -29,7 +29,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// What a deployment says comes to what a template would say.
+// A deployment gives the same configuration as the equivalent template.
 func TestDeployment(t *testing.T) {
 	for name, tt := range map[string]struct {
 		d         types.FunctionDeployment
@@ -88,7 +88,7 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// An image that is a function already keeps what its template says and the deployment does not.
+// An image with a function keeps the template's settings that the deployment does not set.
 func TestDeploymentOfFunction(t *testing.T) {
 	own := image.Config{
 		Env: []string{"A=b", "B=c"}, Resources: template.Resources{MemoryBytes: 1 << 28, CPUMillis: 2000, Timeout: time.Second},
@@ -116,8 +116,8 @@ func TestDeploymentOfFunction(t *testing.T) {
 
 func statusOfError(err error) int { return server.ErrorOf(err).Status }
 
-// Whatever comes as a deployment is refused as such, or comes to a configuration that is
-// within templates' bounds and told back.
+// Any deployment is refused, or gives a configuration within the bounds of templates, and can be
+// read back.
 func FuzzDeployment(f *testing.F) {
 	for _, seed := range []string{
 		`{"service":"echo","image":"a/b:1","envProcess":"cat","envVars":{"A":"b"},"labels":{"com.openfaas.scale.min":"2"},"limits":{"memory":"5Mi","cpu":"100m"},"secrets":["a"]}`,
@@ -160,7 +160,7 @@ func FuzzDeployment(f *testing.F) {
 	})
 }
 
-// Whatever comes as a build context is refused as such, or says what is to be built.
+// Any build context is refused, or names the image to build.
 func FuzzBuildContext(f *testing.F) {
 	archive := func(files ...string) []byte {
 		var b bytes.Buffer
@@ -221,7 +221,7 @@ func FuzzBuildContext(f *testing.F) {
 	})
 }
 
-// FuzzSignature has a signature be 32 bytes or refused.
+// FuzzSignature: a signature has 32 bytes or is refused.
 func FuzzSignature(f *testing.F) {
 	f.Add("sha256=" + strings.Repeat("ab", 32))
 	f.Add("sha1=00")
@@ -234,7 +234,7 @@ func FuzzSignature(f *testing.F) {
 	})
 }
 
-// openAccess has records of the test's own, and says where their audit log is.
+// openAccess opens new records, and returns the path of their audit log.
 func openAccess(t *testing.T) (a *access.Access, audit string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -250,11 +250,12 @@ func openAccess(t *testing.T) (a *access.Access, audit string) {
 	return a, filepath.Join(dir, "audit.ndjson")
 }
 
-// What a token may not do is in the audit log as refused, whoever finds it out.
+// The audit log records a request beyond the token's scope as refused, whichever part of FRE
+// refuses.
 func TestRefusedIsAudited(t *testing.T) {
 	a, audit := openAccess(t)
 	h := New(Config{Access: a, Engine: &engine.Engine{Library: &build.Library{}}, Log: slog.New(slog.DiscardHandler)})
-	for _, scope := range []access.Scope{access.Invoke, access.Admin} { // which lacks all tenants
+	for _, scope := range []access.Scope{access.Invoke, access.Admin} { // without the scope of all tenants
 		_, token, err := a.CreateToken(access.TokenOptions{Name: "t", Tenant: "acme", Scopes: []access.Scope{scope}})
 		if err != nil {
 			t.Fatal(err)
@@ -272,8 +273,8 @@ func TestRefusedIsAudited(t *testing.T) {
 	}
 }
 
-// Whoever has no builder's secret is held up after some failures, before a body is read, and
-// does not fill the audit log.
+// A client without the builder's secret is slowed down after some failures, before its body is
+// read. The failures do not fill the audit log.
 func TestBuildGuessed(t *testing.T) {
 	a, audit := openAccess(t)
 	var scratch []string
@@ -319,15 +320,15 @@ func TestBuildGuessed(t *testing.T) {
 	}
 }
 
-// A command line is read back as the words it was made of.
+// A command line is split into the same words again.
 func TestCommandLine(t *testing.T) {
 	if got, want := commandLine([]string{"./a b", "it's", "", `\"$PORT`}), `'./a b' 'it'\''s' '' '\"$PORT'`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// TestCodes: every code of the catalogue has the catalogue's status in OpenFaaS's API, and a line
-// of text with the reason and the next step.
+// TestCodes: OpenFaaS's API answers every code with the catalogue's status, and with a line of text
+// with the reason and the next step.
 func TestCodes(t *testing.T) {
 	h := &handler{Config: Config{Log: slog.New(slog.DiscardHandler)}}
 	for _, f := range api.Failures() {

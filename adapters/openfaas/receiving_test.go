@@ -14,8 +14,8 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// TestBuildDrips: who sends a body one byte after the other is told so when its time is over,
-// and has no place any more; it counts as a failure of authentication. By either server.
+// TestBuildDrips: a client that sends a body too slowly gets 408 at the deadline and loses the
+// place. The attempt counts as a failed authentication, on both servers.
 func TestBuildDrips(t *testing.T) {
 	for name, serve := range map[string]func(*testing.T, http.Handler) string{
 		"net/http": func(t *testing.T, h http.Handler) string {
@@ -33,7 +33,7 @@ func TestBuildDrips(t *testing.T) {
 				Builders: []Builder{{"acme", []byte("a secret of acme's builder")}}, ReceiveTime: 20 * time.Millisecond,
 			})
 			addr := serve(t, h)
-			for range maxReceivingOf + 1 { // one after the other: each has given its place back
+			for range maxReceivingOf + 1 { // one after the other: each has freed its place
 				conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 				if err != nil {
 					t.Fatal(err)

@@ -20,6 +20,7 @@ const (
 	testGroup  = "root:x:0:\nwww-data:x:33:\nssl-cert:x:101:postgres\nwheel:x:10:root,postgres\nbad:x:y:postgres\n"
 )
 
+// TestLookUp: the image's lists give a user's id, groups and home.
 func TestLookUp(t *testing.T) {
 	for user, want := range map[string]account{
 		"":               {0, 0, []uint32{10}, "/root"},

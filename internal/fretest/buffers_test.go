@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestBuffersLost: what is not released is told, with who took it.
+// TestBuffersLost: an unreleased buffer is reported with its holder.
 func TestBuffersLost(t *testing.T) {
 	p := Buffers(t, 1)
 	b, err := p.TryAcquire(1)

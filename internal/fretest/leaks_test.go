@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMinus leaves one of each behind and finds it.
+// TestMinus: minus finds one leak of each kind.
 func TestMinus(t *testing.T) {
 	RequireRoot(t)
 	before := take(t)
@@ -54,7 +54,7 @@ func TestMinus(t *testing.T) {
 	}
 }
 
-// TestOfAnother: what tests of other packages have mounted is no leak, whatever else is.
+// TestOfAnother: a mount of another package's tests is not a leak; any other new mount is.
 func TestOfAnother(t *testing.T) {
 	t.Setenv("TMPDIR", "/tmp")
 	for mount, want := range map[string]bool{

@@ -2,8 +2,8 @@ package lazyregexp
 
 import "testing"
 
-// TestNew: an expression gives the answers of package regexp, and a wrong one panics at once in
-// a test program.
+// TestNew: an expression gives the same answers as package regexp. In a test program a malformed
+// expression panics at once.
 func TestNew(t *testing.T) {
 	r := New(`(a+)(b?)`)
 	if r.String() != `(a+)(b?)` || !r.MatchString("xaab") || r.MatchString("x") || r.FindString("xaab") != "aab" ||

@@ -12,7 +12,7 @@ import (
 )
 
 func TestSameMemory(t *testing.T) {
-	fretest.RequireRoot(t) // to look at the parent
+	fretest.RequireRoot(t) // required for access to the parent
 	if same, err := linux.SameMemory(os.Getpid(), os.Getpid()); err != nil || !same {
 		t.Errorf("this process and itself: got %v, error %v", same, err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// peerEnv makes this test binary a client of the socket it names.
+// peerEnv makes this test binary a client of the named socket.
 const peerEnv = "FRE_TEST_PEER"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, conn) // until the test has asked
 }
 
-// TestPeerGroups: the peer's groups, few, or more than there is room for at first.
+// TestPeerGroups: PeerGroups returns all groups of the peer, even if they exceed the first buffer.
 func TestPeerGroups(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -61,7 +61,7 @@ func TestPeerGroups(t *testing.T) {
 	}
 }
 
-// groupsOfPeer asks about a client that has the groups given.
+// groupsOfPeer returns the groups of a client with these groups.
 func groupsOfPeer(t *testing.T, groups []uint32) ([]uint32, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fre") //nolint:usetesting // t.TempDir is too long for a socket

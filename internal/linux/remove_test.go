@@ -16,11 +16,11 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// TestRemoveAllDeep: what is deeper than the process may open files goes, too.
+// TestRemoveAllDeep: a tree deeper than the limit of open files is removed.
 func TestRemoveAllDeep(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	for i := range 3 {
-		sub := filepath.Join(dir, strings.Repeat("s/", 60), fmt.Sprint(i)) // shortly before they are moved
+		sub := filepath.Join(dir, strings.Repeat("s/", 60), fmt.Sprint(i)) // just before they are moved
 		if err := os.MkdirAll(sub, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -35,6 +35,7 @@ func TestRemoveAllDeep(t *testing.T) {
 	}
 }
 
+// TestRemoveAll: RemoveAll removes a wide tree, and follows no link out of the tree.
 func TestRemoveAll(t *testing.T) {
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept", "file")
@@ -65,7 +66,7 @@ func TestRemoveAll(t *testing.T) {
 	}
 }
 
-// TestRemoveAllMount: what is mounted in the tree stays, and what is beside it goes.
+// TestRemoveAllMount: a mount in the tree stays, and the files beside it are removed.
 func TestRemoveAllMount(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := t.TempDir()
@@ -94,7 +95,7 @@ func TestRemoveAllMount(t *testing.T) {
 	}
 }
 
-// TestRemoveAllWhileWritten: it ends though others go on to write.
+// TestRemoveAllWhileWritten: RemoveAll ends even while a process writes to the tree.
 func TestRemoveAllWhileWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	deep := filepath.Join(dir, strings.Repeat("d/", 80))

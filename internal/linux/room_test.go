@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// TestHasRoom: a twentieth of a small disk stays free, whether bytes are there or to come, and
-// of its inodes too.
+// TestHasRoom: a twentieth of a small disk's bytes and inodes stays free, including bytes yet to be
+// written.
 func TestHasRoom(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := t.TempDir()

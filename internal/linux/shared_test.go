@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSharedUint64: what is stored through one mapping is read through another,
-// and no word reaches out of the memory.
+// TestSharedUint64: a value stored through one mapping is read through another. A word outside of
+// the memory is refused.
 func TestSharedUint64(t *testing.T) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -59,8 +59,8 @@ func get(t *testing.T, r *Rule, to string) (string, error) {
 	return string(body), err
 }
 
-// TestRefusal: a name that does not exist is refused in the words of one that leads to a
-// private address; a resolver that does not answer is told as such, for it may answer later.
+// TestRefusal: a missing name and a name with a private address give the same refusal. A silent
+// resolver is reported, because it may answer later.
 func TestRefusal(t *testing.T) {
 	var r Rule
 	private := r.refusal("db.internal", &net.OpError{Op: "dial", Err: r.refuse("db.internal")})
@@ -77,8 +77,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestRefused: loopback by address, by name and by redirect is refused before a
-// connection is made, with the same words for an open port and a closed one.
+// TestRefused: loopback by address, by name and by redirect is refused before a connection. An open
+// port and a closed port give the same words.
 func TestRefused(t *testing.T) {
 	inside, seen := counted(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
 	_, port, _ := net.SplitHostPort(inside.Listener.Addr().String())
@@ -108,6 +108,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestNamed: a named network or host can be reached, and Only excludes the public internet.
 func TestNamed(t *testing.T) {
 	inside, _ := counted(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
 	for name, r := range map[string]*Rule{
@@ -124,7 +125,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestProxy has a program connect by the proxy, plainly and by a tunnel.
+// TestProxy: a program connects through the proxy, directly and by a tunnel, to allowed hosts only.
+// A stranger cannot use the proxy.
 func TestProxy(t *testing.T) {
 	inside, seen := counted(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
 	secure := httptest.NewTLSServer(inside.Config.Handler)
@@ -180,7 +182,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestNextProxy: the operator's proxy carries what may be reached, and is no server itself.
+// TestNextProxy: the operator's proxy carries requests to allowed addresses only, and cannot be
+// reached as a server.
 func TestNextProxy(t *testing.T) {
 	var asked []string
 	next, _ := counted(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// TestTemplateCases reads the tests of every template and scaffold: one without
+// TestTemplateCases: every template and scaffold has readable tests; without tests the template
 // would never be called.
 func TestTemplateCases(t *testing.T) {
 	for _, pattern := range []string{"../../templates/*/fret.yaml", "../../cmd/fre/scaffold/*/fret.yaml"} {

@@ -52,8 +52,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestFreeAddress: no address comes twice, and none has a port that the kernel gives to others,
-// unless the kernel gives out nearly all.
+// TestFreeAddress: no address comes twice. The port lies outside the kernel's range of ephemeral
+// ports, unless this range covers nearly all ports.
 func TestFreeAddress(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

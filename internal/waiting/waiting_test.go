@@ -18,7 +18,7 @@ func TestOrder(t *testing.T) {
 		ctx, leave := context.WithCancelCause(t.Context())
 		for i := range got {
 			ctx := ctx
-			if i%2 == 0 { // these never give up
+			if i%2 == 0 { // never gives up
 				ctx = t.Context()
 			}
 			mu.Lock()
@@ -65,7 +65,7 @@ func (l *lateGrant) Lock() {
 	l.grant()
 }
 
-// TestGrantedMeanwhile: a waiter that gives up while its grant comes gives the grant back.
+// TestGrantedMeanwhile: a waiter that gives up as its grant arrives returns the grant.
 func TestGrantedMeanwhile(t *testing.T) {
 	var q Queue[struct{}, int]
 	w := q.Push(struct{}{})

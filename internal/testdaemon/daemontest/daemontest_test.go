@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// TestMain is the program under test too, where it is run as that.
+// TestMain: TestMain runs the program under test if the arguments ask for it.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		if err := serve(os.Args); err != nil {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve answers until SIGTERM. FAULT says what it does wrong then.
+// serve answers until SIGTERM. FAULT names the fault after the signal.
 func serve(args []string) error {
 	fault := os.Getenv("FAULT")
 	if fault == "orphan" {
@@ -56,7 +56,7 @@ func serve(args []string) error {
 
 func healthy(http.ResponseWriter, *http.Request) {}
 
-// recorder is a test that is to fail.
+// recorder records the errors of a failing test.
 type recorder struct {
 	testing.TB
 	errors []string
@@ -68,7 +68,7 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.errors = append(r.errors, fmt.Sprintf(format, args...))
 }
 
-// TestStop: an engine that ends badly, or leaves something, fails its test.
+// TestStop: a test fails if its engine ends badly or leaves a process behind.
 func TestStop(t *testing.T) {
 	t.Setenv("FRE_BIN", os.Args[0])
 	for fault, want := range map[string]string{"": "", "status": "exit status 1", "orphan": "(sleep) survived"} {
