@@ -69,7 +69,7 @@ func TestParseH2load(t *testing.T) {
 	}
 }
 
-// TestRows: aims name targets and measures that there are.
+// Aims name existing targets and measures.
 func TestRows(t *testing.T) {
 	for _, w := range rows() {
 		labels := map[string]bool{"": true}

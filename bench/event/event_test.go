@@ -19,7 +19,7 @@ func TestMarkdown(t *testing.T) {
 			Summary: stats.Summary{P50: 4 * ms, P99: 20 * ms, Slowest: 30 * ms},
 		}},
 		Ready: &ready{Few: 10, Many: 20, Rounds: []readyTurn{
-			readyRound(0), readyRound(1), readyRound(70), // the median's slopes are the second's
+			readyRound(0), readyRound(1), readyRound(70), // the median's slopes are the slopes of the second round
 		}},
 	}
 	for _, f := range functions {
@@ -47,8 +47,8 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// readyRound is one of known slopes between 10 and 20 things, in KiB, with so many
-// more for the kernel's part of a parked sandbox.
+// readyRound returns a round with known slopes between 10 and 20 items, in KiB, and more KiB in the
+// kernel's part of a parked sandbox.
 func readyRound(more int64) readyTurn {
 	line := func(once, each held) [2]held {
 		at := func(n int64) held {
@@ -63,7 +63,7 @@ func readyRound(more int64) readyTurn {
 	}
 }
 
-// TestReady leaves nothing of the hosts it opens.
+// The measurement leaves no leftovers of its hosts.
 func TestReady(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

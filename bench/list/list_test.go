@@ -22,8 +22,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestArchive: what docker load is given names files that are there, with the
-// digests that they have.
+// The archive for docker load names files in the archive by their right digests.
 func TestArchive(t *testing.T) {
 	var b bytes.Buffer
 	if err := archive(&b, 3, 2); err != nil {
@@ -79,7 +78,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestSeed: the images are there, each of so many parts, and more can follow.
+// seed makes the images with the given number of parts, and can add more images later.
 func TestSeed(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	for _, s := range [][3]int{{0, 3, 2}, {3, 5, 4}} {
@@ -102,7 +101,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestAsk: all take turns; one that fails does not end the others.
+// All requests take turns; a failing request does not end the rest.
 func TestAsk(t *testing.T) {
 	calls, prepared, usage, ended := 0, 0, time.Duration(0), 0
 	good := &asked{
@@ -127,8 +126,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestCPUTime: a process's clock goes on while it works, and one that has ended
-// counts nothing.
+// The CPU time of a working process grows, and a process that has ended adds none.
 func TestCPUTime(t *testing.T) {
 	pids := []int{os.Getpid(), 1 << 30}
 	before, err := cpuTime(pids)
@@ -142,8 +140,7 @@ func TestCPUTime(t *testing.T) {
 	}
 }
 
-// TestMarkdown: aims that are met and that are not, ratios to dockerd, and what
-// could not be measured.
+// The report shows reached and missed aims, ratios to dockerd, and missing measurements.
 func TestMarkdown(t *testing.T) {
 	ms := func(n float64) []time.Duration { return []time.Duration{time.Duration(n * float64(time.Millisecond))} }
 	r := &result{
@@ -189,8 +186,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestFloor: what was asked for once is answered out of memory, as it was; lists
-// of images are empty where they are to be.
+// The floor answers repeated requests from memory unchanged; lists of images can be empty.
 func TestFloor(t *testing.T) {
 	dir := t.TempDir()
 	asked := 0

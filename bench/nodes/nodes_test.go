@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// What enters a share is in its group, and sees nothing above it.
+// A process in a share sees the share's cgroup as its root.
 func TestShare(t *testing.T) {
 	fretest.RequireRoot(t)
 	layout, err := cgroup.Detect()
@@ -63,7 +63,7 @@ func TestShare(t *testing.T) {
 	if cpu, err := s.used(); err != nil || cpu <= 0 {
 		t.Errorf("used %v (%v)", cpu, err)
 	}
-	// What an engine that was killed has left goes, too.
+	// The leftovers of a killed engine are removed as well.
 	if err := os.MkdirAll(filepath.Join(s.groups[0].dir, "fre-1", "2"), 0o755); err != nil {
 		t.Fatal(err)
 	}

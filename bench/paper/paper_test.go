@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// sample is the result of a run with two languages and with docker, or without.
+// sample is the result of a run with two languages, with or without docker.
 func sample(docker bool) *result {
 	ms := time.Millisecond
 	r := &result{
@@ -106,7 +106,7 @@ func TestPageWithoutDocker(t *testing.T) {
 	}
 }
 
-// TestWrite checks that every picture the page shows is there and can be read.
+// Every picture of the page exists and is readable.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	r := sample(true)
@@ -181,7 +181,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestEnter has a shell answer on the channel that it was given.
+// A program started by enter answers on its channel.
 func TestEnter(t *testing.T) {
 	bin := compile(t, "enter", enterSource)
 	socket := filepath.Join(t.TempDir(), "socket")

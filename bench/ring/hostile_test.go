@@ -20,7 +20,7 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// attacker maps a ring as one of its processes that keeps to nothing.
+// attacker maps a ring as a peer that keeps no rules.
 func attacker(t testing.TB, f *os.File) []byte {
 	t.Helper()
 	raw, err := f.SyscallConn()
@@ -42,7 +42,7 @@ func attacker(t testing.TB, f *os.File) []byte {
 	return mem
 }
 
-// What is no ring is refused, and closed.
+// A file that is no ring is refused and closed.
 func TestRefusedFiles(t *testing.T) {
 	fretest.CheckLeaks(t)
 	memfd := func(size int64, seal int, content []byte) *os.File {
@@ -140,7 +140,7 @@ func TestRefusedFiles(t *testing.T) {
 	_, _ = mine.Close(), theirs.Close()
 }
 
-// More files than two, fewer, or none.
+// A message with another number of files than two is refused.
 func TestReceive(t *testing.T) {
 	fretest.CheckLeaks(t)
 	theirs, ours := fretest.SocketPair(t, unix.SOCK_STREAM)
@@ -171,7 +171,7 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// Indices that cannot be, each.
+// Each impossible index is an error.
 func TestCorruptIndices(t *testing.T) {
 	for name, c := range map[string]struct {
 		at    int
@@ -186,7 +186,7 @@ func TestCorruptIndices(t *testing.T) {
 		"tail between records": {tailAt, func(_, tail uint64) uint64 { return tail + 4 }},
 	} {
 		p, r := newRing(t, MinCapacity)
-		for range 2 { // not from the beginning
+		for range 2 { // away from the beginning
 			if err := p.Put(t.Context(), make([]byte, 1000)); err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,7 @@ func TestCorruptIndices(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Commit(1)
-		p.released = p.tail.Load() // both have looked
+		p.released = p.tail.Load() // both sides have read the indices
 		mem := attacker(t, p.memory)
 		linux.SharedUint64(mem, c.at).Store(c.value(p.head.Load(), p.tail.Load()))
 		var err error
@@ -218,9 +218,8 @@ func TestCorruptIndices(t *testing.T) {
 	}
 }
 
-// A peer that writes everywhere, all the time, while the other side works on and
-// sleeps: errors and wrong bytes at worst, and nobody waits for longer than its
-// context.
+// A peer that writes all over the memory causes only errors and wrong bytes, and no wait outlasts
+// its context.
 func TestScribbler(t *testing.T) {
 	fretest.CheckLeaks(t)
 	seed := fretest.Rand(t)
@@ -302,14 +301,14 @@ func TestScribbler(t *testing.T) {
 	}
 }
 
-// A peer that fills the bell, empties it, and has it block wakes nobody too late.
+// A peer that fills or empties the bell stops no wake-up by a record or by the end of a context.
 func TestHostileBell(t *testing.T) {
 	fretest.CheckLeaks(t)
 	forP, forC, err := Create(MinCapacity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It made the ring, and kept both ends of the bell.
+	// The peer made the ring and kept both ends of the bell.
 	var kept [2]int
 	for i, f := range []*os.File{forP.Bell, forC.Bell} {
 		raw, err := f.SyscallConn()
@@ -354,7 +353,7 @@ func TestHostileBell(t *testing.T) {
 	for c.mine.Load() == 0 {
 		runtime.Gosched()
 	}
-	for { // what would have woken it
+	for { // steal the wake-up
 		if n, _, err := unix.Recvfrom(kept[1], make([]byte, 4096), unix.MSG_DONTWAIT); n == 0 || err != nil {
 			break
 		}
@@ -368,8 +367,8 @@ func TestHostileBell(t *testing.T) {
 	}
 }
 
-// steps works with a ring whose memory holds what they are
-// given: data is the header's words and the beginning of the data, ops what is done.
+// steps works with a ring in hostile memory: data has the header's words and the beginning of the
+// data, ops the operations.
 func steps(t *testing.T, data, ops []byte) {
 	t.Helper()
 	forP, forC, err := Create(MinCapacity)
@@ -440,7 +439,7 @@ func steps(t *testing.T, data, ops []byte) {
 	}
 }
 
-// FuzzHostile: whatever memory holds, and whatever is written to it meanwhile.
+// No content of the memory, and no write meanwhile, crashes either side.
 func FuzzHostile(f *testing.F) {
 	words := func(w ...uint64) (b []byte) {
 		for _, v := range w {
@@ -450,13 +449,13 @@ func FuzzHostile(f *testing.F) {
 	}
 	honest := []byte{0, 10, 2, 3, 0, 100, 0, 100, 2, 1, 0, 100, 3, 9}
 	f.Add([]byte(nil), honest)
-	f.Add(words(24, 0, 1, 1, 8, 0), honest)                              // one record
-	f.Add(words(MinCapacity, 0, 0, 0, skip), honest)                     // a skip over all of it
+	f.Add(words(24, 0, 1, 1, 8, 0), honest)                              // a record
+	f.Add(words(MinCapacity, 0, 0, 0, skip), honest)                     // a skip over all of the data
 	f.Add(words(16, 8, 0, 0, 0, 1<<63), honest)                          // a length of the upper half
-	f.Add(words(1<<64-8, 1<<64-16, 0, 0), honest)                        // indices about to go round
-	f.Add(words(8, 1<<64-8, 0, 0), honest)                               // that have gone round
+	f.Add(words(1<<64-8, 1<<64-16, 0, 0), honest)                        // indices about to wrap
+	f.Add(words(8, 1<<64-8, 0, 0), honest)                               // indices that have wrapped
 	f.Add(words(MinCapacity+8, MinCapacity-8, 0, 0, 4080), honest)       // across the end
-	f.Add(words(64, 0, 0, 0, 8, 0, 4096, 8), []byte{2, 7, 4, 255, 2, 7}) // the second is too long
+	f.Add(words(64, 0, 0, 0, 8, 0, 4096, 8), []byte{2, 7, 4, 255, 2, 7}) // the second record is too long
 	f.Add(words(8, 0), []byte{5, 0, 255, 255, 255, 255, 255, 255, 255, 255, 2, 7, 4, 1, 4, 0, 0, 3})
 	f.Fuzz(func(t *testing.T, data, ops []byte) { steps(t, data, ops) })
 }

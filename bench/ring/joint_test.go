@@ -12,9 +12,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// BenchmarkJoint is one body from a function to the next, of a pipeline, made in ways that
-// are for one body: by sockets through an engine in between, as DATA goes; in a file that is
-// handed over; in a pipe; by a ring.
+// The benchmark moves a body from a function to the next of a pipeline: by sockets through an
+// engine, as DATA frames; in a file that is handed over; in a pipe; by a ring.
 func BenchmarkJoint(b *testing.B) {
 	const piece = 64 << 10
 	for _, size := range []struct {

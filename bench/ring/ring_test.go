@@ -21,8 +21,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// childEnv makes this test binary the other side of what it gets as fd 3: its
-// value says of what.
+// childEnv makes this test binary the peer on fd 3; its value is the kind of peer.
 const childEnv = "FRE_TEST_RING"
 
 func TestMain(m *testing.M) {
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// newRing returns both sides of a ring, closed at the end.
+// newRing returns both sides of a ring and closes them when t ends.
 func newRing(t testing.TB, capacity int) (*Producer, *Consumer) {
 	t.Helper()
 	forP, forC, err := Create(capacity)
@@ -72,8 +71,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// Records of every size come out as they went in, in their order, whatever the
-// interleaving; the ring is as often full as it is empty.
+// Records of every size come out unchanged and in order, for any interleaving of both sides. The
+// ring is full as often as empty.
 func TestOrder(t *testing.T) {
 	r := fretest.Rand(t)
 	p, c := newRing(t, 8<<10)
@@ -93,7 +92,7 @@ func TestOrder(t *testing.T) {
 			if err != nil || len(b) != n || cap(b) != n {
 				t.Fatalf("reserve %d: %d bytes, %v", n, len(b), err)
 			}
-			n = r.IntN(n + 1) // less may be committed
+			n = r.IntN(n + 1) // a record may shrink at the commit
 			fill(b, r)
 			queue = append(queue, bytes.Clone(b[:n]))
 			p.Commit(n)
@@ -129,7 +128,7 @@ func fill(b []byte, r *rand.Rand) {
 	}
 }
 
-// The largest record always gets in, wherever the last one ended.
+// A record of the largest size always fits after any record.
 func TestLargest(t *testing.T) {
 	p, c := newRing(t, MinCapacity)
 	for n := range p.MaxRecord() {
@@ -181,8 +180,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// Whoever waits sleeps until there is something, its context ends, or the other
-// side is gone.
+// A waiting side sleeps until a record or room arrives, its context ends, or the peer is gone.
 func TestWaiting(t *testing.T) {
 	fretest.CheckLeaks(t)
 	asleep := func(e *end) {
@@ -233,7 +231,7 @@ func TestWaiting(t *testing.T) {
 	t.Run("until the end of the context", func(t *testing.T) {
 		_, c := newRing(t, MinCapacity)
 		over := errors.New("over")
-		for range 20 { // one that ended late does not end the next
+		for range 20 { // an end that comes late does not end the next wait
 			ctx, cancel := context.WithCancelCause(t.Context())
 			done := make(chan error)
 			go func() { _, err := c.Peek(ctx); done <- err }()
@@ -285,7 +283,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// Forward writes the records' bytes, as they are when it is called.
+// Forward writes the bytes that the records have at the call.
 func TestForward(t *testing.T) {
 	fretest.CheckLeaks(t)
 	p, c := newRing(t, 1<<20)
@@ -306,7 +304,7 @@ func TestForward(t *testing.T) {
 		}
 		sent += int(n)
 	}
-	for range 1000 { // and no others that come into their place
+	for range 1000 { // later records do not change the sent bytes
 		if err := p.Put(t.Context(), bytes.Repeat([]byte{255}, 1000)); err != nil {
 			t.Fatal(err)
 		}
@@ -328,10 +326,9 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestSpliced is no promise but a fact, and the reason for Forward's copy: sendfile
-// and splice of a ring's memory queue references to its pages. A receiver that has
-// not read yet gets the records that came into their place, though the call has
-// returned, and over TCP even though all of it was acknowledged.
+// Sendfile and splice of a ring's memory queue references to its pages, so a late receiver gets the
+// bytes of later records, over TCP even after the acknowledgement. This is the reason for Forward's
+// copy, not a promise.
 func TestSpliced(t *testing.T) {
 	const size = 16 << 10
 	send := map[string]func(out, memory int, from int64) (int, error){
@@ -426,7 +423,7 @@ func tcpPair(t *testing.T) (near, far *net.TCPConn) {
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
-// startChild starts this test binary with one end of a Unix socket pair as its fd 3.
+// startChild starts this test binary with an end of a Unix socket pair as fd 3.
 func startChild(t testing.TB, kind string, more ...*os.File) (*net.UnixConn, *exec.Cmd) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -451,7 +448,7 @@ func startChild(t testing.TB, kind string, more ...*os.File) (*net.UnixConn, *ex
 	return conn.(*net.UnixConn), cmd
 }
 
-// child is the other process.
+// child is the peer process.
 func child(kind string) error {
 	f, err := net.FileConn(os.NewFile(3, "conn"))
 	if err != nil {
@@ -460,7 +457,7 @@ func child(kind string) error {
 	conn := f.(*net.UnixConn)
 	ctx := context.Background()
 	switch kind {
-	case "echo": // every record comes back
+	case "echo": // returns every record
 		in, err := Receive(conn)
 		if err != nil {
 			return err
@@ -490,7 +487,7 @@ func child(kind string) error {
 			}
 			c.Release(1)
 		}
-	case "sink": // takes as many bytes as it is told, then says so
+	case "sink": // reads the announced number of bytes, then reports
 		in, err := Receive(conn)
 		if err != nil {
 			return err
@@ -516,7 +513,7 @@ func child(kind string) error {
 		}
 		_, err = conn.Write([]byte{1})
 		return err
-	case "stream": // the same, from fd 4 or the connection itself
+	case "stream": // reads the same from fd 4 or from the connection itself
 		var from io.Reader = conn
 		left, err := told(conn)
 		if err != nil {
@@ -554,7 +551,7 @@ func touch(b []byte) (sum uint64) {
 	return sum
 }
 
-// Two processes, whose files travelled over a socket.
+// Two processes exchange records by rings sent over a socket.
 func TestProcesses(t *testing.T) {
 	fretest.CheckLeaks(t)
 	r := fretest.Rand(t)
@@ -617,7 +614,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A process that dies leaves nobody waiting.
+// The death of the peer process ends all waits.
 func TestProcessDies(t *testing.T) {
 	fretest.CheckLeaks(t)
 	conn, cmd := startChild(t, "sink")
@@ -634,7 +631,7 @@ func TestProcessDies(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		for { // it consumes nothing before it is told how much
+		for { // the peer consumes only after the announcement
 			if err := p.Put(t.Context(), make([]byte, 100)); err != nil {
 				done <- err
 				return
@@ -656,9 +653,9 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
-// carrier is one way to carry records to another process.
+// carrier is a way to carry records to another process.
 type carrier struct {
-	conn *net.UnixConn // to the process
+	conn *net.UnixConn // connection to the process
 	put  func(record []byte) error
 	end  func() error
 }
@@ -703,8 +700,8 @@ func pipeCarrier(b *testing.B) carrier {
 	}
 }
 
-// BenchmarkPass carries records to another process, which reads them: by a ring,
-// into which each is copied, beside a Unix socket and a pipe without any framing.
+// The benchmark carries records to another process that reads them: by a ring with a copy of each
+// record, a Unix socket, and a pipe without framing.
 func BenchmarkPass(b *testing.B) {
 	for _, size := range []int{64, 4 << 10, 64 << 10} {
 		record := bytes.Repeat([]byte{1}, size)
@@ -723,12 +720,12 @@ func BenchmarkPass(b *testing.B) {
 				b.SetBytes(int64(size))
 				b.ReportAllocs()
 				b.ResetTimer()
-				for range b.N { // b.Loop does not tell how many there will be
+				for range b.N { // b.Loop does not tell the number of rounds in advance
 					if err := c.put(record); err != nil {
 						b.Fatal(err)
 					}
 				}
-				if _, err := io.ReadFull(c.conn, make([]byte, 1)); err != nil { // all of it has arrived
+				if _, err := io.ReadFull(c.conn, make([]byte, 1)); err != nil { // all records have arrived
 					b.Fatal(err)
 				}
 				b.StopTimer()

@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// TestRows: aims name targets and measures that there are; names of rows are one row's each,
-// for join goes by them.
+// Aims name existing targets and measures, and each row has a name of its own, because join goes by
+// names.
 func TestRows(t *testing.T) {
 	names := map[string]bool{}
 	for _, w := range rows(1) {
@@ -72,7 +72,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestJoin: of a row that two runs have the later counts, and it has its aims.
+// Of a row in two runs the later result counts, and keeps its aims.
 func TestJoin(t *testing.T) {
 	dir := t.TempDir()
 	write := func(file string, rate float64, names ...string) string {

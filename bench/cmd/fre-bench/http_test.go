@@ -16,18 +16,18 @@ import (
 	"github.com/fre-engine/fre/bench/internal/load"
 )
 
-// TestHTTPInterrupted sends Ctrl-C to a run of an hour.
+// Ctrl-C ends a run of an hour, and the report covers the time until then.
 func TestHTTPInterrupted(t *testing.T) {
 	var once sync.Once
 	busy := make(chan struct{})
 	n := 0
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		if n++; n == 100 { // one connection, so one at a time
+		if n++; n == 100 { // a single connection, so a single request at a time
 			once.Do(func() { close(busy) })
 		}
 	}))
 	defer s.Close()
-	program, err := exec.LookPath("fre-bench") // TestMain is it
+	program, err := exec.LookPath("fre-bench") // TestMain is the program
 	if err != nil {
 		t.Fatal(err)
 	}

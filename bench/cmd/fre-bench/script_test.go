@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"fre-bench": main})
 }
 
-// TestScripts runs testdata/*.txtar: each script has an engine without sandboxes at FRE_SOCKET.
+// The scripts testdata/*.txtar pass against an engine without sandboxes at FRE_SOCKET.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			// status N COMMAND…: runs the command and wants exit status N.
+			// status N COMMAND… runs the command and requires exit status N.
 			"status": func(ts *testscript.TestScript, _ bool, args []string) {
 				got := "0"
 				if err := ts.Exec(args[1], args[2:]...); err != nil {

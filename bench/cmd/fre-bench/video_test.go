@@ -18,8 +18,8 @@ import (
 	"github.com/fre-engine/fre/bench/internal/viewers"
 )
 
-// show is a server of a video of an hour, whose every segment is one byte. It tells of the
-// tenth request.
+// show serves a video of an hour with segments of a single byte. The channel closes at the tenth
+// request.
 func show(t *testing.T) (url string, busy <-chan struct{}) {
 	t.Helper()
 	told := make(chan struct{})
@@ -46,12 +46,12 @@ func show(t *testing.T) (url string, busy <-chan struct{}) {
 	return s.URL, told
 }
 
-// TestVideoInterrupted ends a run of an hour by Ctrl-C: its report is printed, and written to files.
+// Ctrl-C ends a run of an hour; the report is printed and written to files.
 func TestVideoInterrupted(t *testing.T) {
 	at, busy := show(t)
 	go func() {
 		<-busy
-		_ = unix.Kill(os.Getpid(), unix.SIGINT) // which fre-bench has asked for
+		_ = unix.Kill(os.Getpid(), unix.SIGINT) // fre-bench handles the signal
 	}()
 	var out, errs bytes.Buffer
 	raw, svg := filepath.Join(t.TempDir(), "a.json"), filepath.Join(t.TempDir(), "a.svg")
@@ -75,7 +75,7 @@ func TestVideoInterrupted(t *testing.T) {
 	}
 }
 
-// TestVideoJSON prints JSON alone.
+// With --json - the output is JSON only.
 func TestVideoJSON(t *testing.T) {
 	at, _ := show(t)
 	var out, errs bytes.Buffer

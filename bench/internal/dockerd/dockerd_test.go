@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestEngine runs where a Docker engine is installed, as on a machine that
-// measures: no other test needs one.
+// A started Docker engine lists its processes and ends without leftovers. The test returns at once
+// on machines without a Docker engine.
 func TestEngine(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// ask is a request of a Client's.
+// ask returns a request of a Client.
 func ask(c *Client, path string) []byte {
 	return fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, c.Host())
 }
@@ -33,7 +33,7 @@ func newClient(t *testing.T, c ClientConfig) *Client {
 	return client
 }
 
-// TestClient throws bodies away and keeps them, of a length and in chunks, over TLS too.
+// A client discards or keeps bodies with a length or in chunks, also over TLS.
 func TestClient(t *testing.T) {
 	fretest.CheckLeaks(t)
 	long := strings.Repeat("0123456789", 100_000)
@@ -59,7 +59,7 @@ func TestClient(t *testing.T) {
 		s := httptest.NewUnstartedServer(handler)
 		s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 			if state == http.StateNew {
-				accepted++ // by the goroutine that accepts, which is one
+				accepted++ // by the only goroutine that accepts
 			}
 		}
 		config := ClientConfig{}
@@ -100,12 +100,12 @@ func TestClient(t *testing.T) {
 		c.Close()
 		s.Close()
 	}
-	if accepted != 6 { // one, and another behind each /end
+	if accepted != 6 { // the first connection, and a new connection after each /end
 		t.Errorf("%d connections, want 6", accepted)
 	}
 }
 
-// TestClientText refuses to keep a body without end.
+// A client refuses to keep an endless body.
 func TestClientText(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		for range maxText>>20 + 1 {
@@ -121,8 +121,8 @@ func TestClientText(t *testing.T) {
 	}
 }
 
-// TestWeak has the server feel a weak network: its segments are short, and it cannot send
-// faster than the client reads.
+// The server sees a weak network: its segments are short, and it cannot send faster than the client
+// reads.
 func TestWeak(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const size, rate = 1 << 20, 40e6
@@ -159,7 +159,7 @@ func TestWeak(t *testing.T) {
 	if n := <-segment; n > weakSegment {
 		t.Errorf("segments of %d bytes, want %d at most", n, weakSegment)
 	}
-	// Faster than the rate is wrong; slower is what a busy machine does.
+	// Faster than the rate is wrong; a busy machine is slower.
 	if least := time.Duration(8 * size / rate * float64(time.Second)); took < least-2*paceSlack {
 		t.Errorf("%d bytes in %v, at the rate they take %v", size, took, least)
 	}

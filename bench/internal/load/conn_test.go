@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// recorded is a connection that takes everything, and from which text comes in
-// pieces of the given size.
+// recorded is a connection that accepts all output and returns text in pieces of the given size.
 type recorded struct {
 	net.Conn
 	text  []byte
@@ -90,7 +89,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestAllocations calls a server that allocates nothing either.
+// A request allocates no memory. The server of the test allocates no memory either.
 func TestAllocations(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -137,8 +136,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// FuzzAnswer compares with net/http where both take an answer: the same status
-// and as many bytes of body.
+// The parser agrees with net/http about status and length of the body for each answer that both
+// accept.
 func FuzzAnswer(f *testing.F) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
@@ -158,8 +157,8 @@ func FuzzAnswer(f *testing.F) {
 		if got.bytes < 0 || got.bytes > int64(len(text)) || got.status < 100 {
 			t.Fatalf("%+v of %d bytes", got, len(text))
 		}
-		// What net/http takes besides, or understands otherwise, on purpose: lines
-		// without CR, folded lines, codings of HTTP/1.0, interim answers.
+		// net/http also accepts, or reads differently on purpose: lines without CR, folded lines,
+		// codings of HTTP/1.0, interim answers.
 		bare := strings.ReplaceAll(text, "\r\n", "")
 		if strings.ContainsAny(bare, "\r\n") || strings.Contains(text, "\n ") || strings.Contains(text, "\n\t") || !strings.HasPrefix(text, "HTTP/1.1 ") {
 			return

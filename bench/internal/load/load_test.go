@@ -25,7 +25,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// serve is a server of HTTP for as long as t runs.
+// serve runs an HTTP server until t ends.
 func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	fretest.CheckLeaks(t)
@@ -105,8 +105,7 @@ func TestOpenLoop(t *testing.T) {
 	}
 }
 
-// TestOmission stalls a server once. Whatever machine this is, what was due in the
-// stall waited for the rest of it, and the percentiles have to say so, whether the
+// The percentiles include the wait of requests that are due while the server stalls, whether the
 // tool could send meanwhile or not.
 func TestOmission(t *testing.T) {
 	const stall = 200 * time.Millisecond
@@ -125,7 +124,7 @@ func TestOmission(t *testing.T) {
 			if r.Metrics.Requests != 200 {
 				t.Errorf("%d requests, want 200", r.Metrics.Requests)
 			}
-			// Due every 2 ms: 50 of 200 requests within its first half.
+			// Due every 2 ms: 50 of 200 requests within the first half of the stall.
 			if p := r.Metrics.Latencies; p.P90 < stall/2 || p.P99 < stall*9/10 || p.Max < stall {
 				t.Errorf("p90 %v, p99 %v, slowest %v with a stall of %v", p.P90, p.P99, p.Max, stall)
 			}
@@ -158,7 +157,7 @@ func TestInterrupt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// In an open loop one more may be due, and have been given out, by then.
+			// In an open loop a further request may be due and sent by then.
 			if !r.Interrupted || r.Metrics.Requests != 5 || r.Unfinished != 3 && (rate == 0 || r.Unfinished != 4) || len(r.ErrorCounts) != 0 {
 				t.Errorf("interrupted %v, %d requests, %d unfinished, errors %v; want true, 5, 3, none", r.Interrupted, r.Metrics.Requests, r.Unfinished, r.ErrorCounts)
 			}
@@ -219,8 +218,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestEcho has a server that answers as it reads: whoever sent all of a request
-// before reading would wait for it, as it for them.
+// A server that answers while reading does not block the client: a client that sends the whole
+// request first would wait for the server, and the server for the client.
 func TestEcho(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
@@ -331,7 +330,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestTurns: of several URLs each has its turn, as often as the others.
+// Several URLs take turns and get equal numbers of requests.
 func TestTurns(t *testing.T) {
 	var mu sync.Mutex
 	asked := map[string]int{}

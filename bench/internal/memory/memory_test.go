@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/memory"
 )
 
-// child is a process of ours that lives until the test is over.
+// child is a process that runs during the test.
 func child(t *testing.T) int {
 	t.Helper()
 	cmd := exec.Command("cat")
@@ -55,7 +55,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// TestPSS holds memory and sees that it counts.
+// The PSS of a process includes newly used memory.
 func TestPSS(t *testing.T) {
 	before, err := memory.PSS([]int{os.Getpid()})
 	if err != nil {
@@ -87,13 +87,12 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestKernel has the kernel make page tables and sees that they count. Kernel counts for the whole
-// machine, where others free memory at the same time, so that one look may see less than was made:
-// the test looks until it sees all of it.
+// The kernel's memory includes new page tables. The measure covers the whole machine, and other
+// processes free memory at the same time, so the test repeats until it sees the growth.
 func TestKernel(t *testing.T) {
 	const (
 		area  = 32 << 30
-		table = 2 << 20 // what one page of a table maps
+		table = 2 << 20 // the area of a page of a table
 		held  = area / table * 4096
 	)
 	grown := func() int64 {
@@ -114,7 +113,7 @@ func TestKernel(t *testing.T) {
 		if err := unix.Madvise(block, unix.MADV_NOHUGEPAGE); err != nil {
 			t.Fatal(err)
 		}
-		for i := 0; i < area; i += table { // each the page of zeros
+		for i := 0; i < area; i += table { // reads the page of zeros
 			if block[i] != 0 {
 				t.Fatal("the page of zeros has another byte")
 			}

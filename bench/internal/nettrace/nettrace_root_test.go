@@ -24,7 +24,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// open is Open for as long as t runs, and nothing may be missing.
+// open opens a Tracer until t ends and requires all parts of the trace.
 func open(t *testing.T, cfg Config) *Tracer {
 	t.Helper()
 	tracer, err := Open(cfg)
@@ -42,7 +42,7 @@ func open(t *testing.T, cfg Config) *Tracer {
 	return tracer
 }
 
-// requireTypes skips where a kernel has no BTF, such as that of test/v2.
+// requireTypes skips the test on a kernel without BTF, such as the kernel of test/v2.
 func requireTypes(t *testing.T) {
 	t.Helper()
 	fretest.RequireRoot(t)
@@ -51,15 +51,15 @@ func requireTypes(t *testing.T) {
 	}
 }
 
-// onThread runs f on a thread that ends with it, and what f made of it too. The
-// first thread of a process cannot end, and stands for it below /proc.
+// onThread runs f on a thread that ends with f, and with the thread all that f made. The first
+// thread of a process cannot end, and represents the process below /proc.
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			onThread(f) // on another: this one is taken
+			onThread(f) // on another thread, because the first thread must stay
 			runtime.UnlockOSThread()
 			return
 		}
@@ -68,8 +68,8 @@ func onThread(f func()) {
 	<-done
 }
 
-// inNamespace runs f on a thread with a network of its own, whose loopback loses
-// every nth large packet on its way in. What loses them is in dropped.
+// inNamespace runs f on a thread with its own network, whose loopback drops every nth large packet
+// on the way in. dropped returns the number of drops.
 func inNamespace(t *testing.T, nth int32, f func(namespace uint32, dropped func() uint64)) {
 	t.Helper()
 	onThread(func() {
@@ -142,9 +142,9 @@ func inNamespace(t *testing.T, nth int32, f func(namespace uint32, dropped func(
 	})
 }
 
-// transfer sends so many bytes from a client to a server, and returns the
-// client's address and how many segments the kernel says it sent again. It calls
-// arrived, unless nil, before it asks the kernel.
+// transfer sends size bytes from a client to a server. It returns the client's address and the
+// kernel's number of retransmitted segments. It calls arrived, unless nil, before it asks the
+// kernel.
 func transfer(t *testing.T, listen string, size int64, arrived func()) (net.Addr, uint32) {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
@@ -175,7 +175,7 @@ func transfer(t *testing.T, listen string, size int64, arrived func()) (net.Addr
 	if _, err := io.CopyN(c, zeros{}, size); err != nil {
 		t.Error(err)
 	}
-	// All has arrived, and been acknowledged, once the server has seen the end.
+	// All bytes have arrived and are acknowledged once the server has seen the end.
 	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Error(err)
 	}
@@ -202,15 +202,14 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestRetransmissions loses packets on purpose: each loss is a drop with its
-// reason, and what the connection sends again is counted as the kernel itself
-// counts it.
+// Each packet dropped on purpose appears as a drop with its reason, and the number of
+// retransmissions equals the kernel's own count.
 func TestRetransmissions(t *testing.T) {
 	requireTypes(t)
 	fretest.CheckLeaks(t)
 	for _, listen := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(listen, func(t *testing.T) {
-			// This process is outside of the namespace.
+			// This process is outside the namespace.
 			owners := []Owner{{ID: "box", Name: "hello", PIDs: []int{os.Getpid()}}}
 			tracer := open(t, Config{Owners: func() ([]Owner, error) { return owners, nil }})
 			inNamespace(t, 20, func(namespace uint32, dropped func() uint64) {
@@ -219,8 +218,8 @@ func TestRetransmissions(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// A segment may be sent again even now: the sample is to know of all losses that were
-				// counted before it, and the kernel of all that the sample counts.
+				// A retransmission may still happen. The sample must include all losses counted
+				// before, and the kernel's count must include the sample's retransmissions.
 				var s *Sample
 				onPurpose := uint64(0)
 				local, again := transfer(t, listen, 32<<20, func() {
@@ -249,7 +248,7 @@ func TestRetransmissions(t *testing.T) {
 				if onPurpose == 0 || lost < onPurpose {
 					t.Errorf("%d packets lost on purpose, %d drops seen: %+v", onPurpose, lost, s.Drops)
 				}
-				// A packet of several segments is sent again as one.
+				// A packet of several segments is retransmitted as a whole.
 				if counted == 0 || counted > uint64(again) {
 					t.Errorf("%d retransmissions seen, the kernel has %d: %+v", counted, again, s.Retransmissions)
 				}
@@ -259,14 +258,14 @@ func TestRetransmissions(t *testing.T) {
 	}
 }
 
-// TestOwner has a sandbox's network be that of a process of its own.
+// Retransmissions in a sandbox's network name the sandbox.
 func TestOwner(t *testing.T) {
 	requireTypes(t)
 	fretest.CheckLeaks(t)
 	var owners []Owner
 	tracer := open(t, Config{Owners: func() ([]Owner, error) { return owners, nil }})
 	inNamespace(t, 10, func(namespace uint32, _ func() uint64) {
-		// The thread has a directory of its own below /proc, by its id, as a process has.
+		// A thread has a directory below /proc by its id, as a process has.
 		owners = []Owner{{ID: "box", Name: "hello", PIDs: []int{unix.Gettid()}}}
 		transfer(t, "127.0.0.1:0", 8<<20, nil)
 		s, err := tracer.Sample()
@@ -320,13 +319,13 @@ func TestAllocations(t *testing.T) {
 	if n == 0 {
 		t.Errorf("no packet buffer was allocated for a megabyte: %+v", s)
 	}
-	// They are off without being asked for.
+	// Allocations are counted only on request.
 	if quiet := open(t, Config{}); quiet.maps[allocations] != nil {
 		t.Error("allocations are counted without being asked for")
 	}
 }
 
-// TestMissing: a thread without capabilities gets the rest, and is told.
+// Without capabilities a tracer traces the rest and lists the missing parts.
 func TestMissing(t *testing.T) {
 	requireTypes(t)
 	onThread(func() {

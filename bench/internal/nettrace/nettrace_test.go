@@ -65,8 +65,8 @@ func TestRunQueue(t *testing.T) {
 	}
 }
 
-// TestDelays: what threads waited before they were first seen is theirs, and
-// stays when one ends.
+// The delay of a thread includes the time before the first sample, and stays in the sum after the
+// thread's end.
 func TestDelays(t *testing.T) {
 	tracer := &Tracer{waited: map[int]time.Duration{}, delays: map[string]time.Duration{"gone": 5, "box": 7}}
 	s := &Sample{}
@@ -109,7 +109,7 @@ func TestSince(t *testing.T) {
 	}
 	want := &Sample{
 		Missing:         []string{"m"},
-		Retransmissions: []Retransmitted{{Local: at, Namespace: 1, Count: 3}, {Local: at, Count: 2}}, // the counter began anew
+		Retransmissions: []Retransmitted{{Local: at, Namespace: 1, Count: 3}, {Local: at, Count: 2}}, // the counter was reset
 		Drops:           []Dropped{{"C", 4}, {"B", 2}},
 		Allocations:     []Allocated{{"x", 1, 1}},
 		SoftIRQ:         []Interrupted{{0, 0}, {1, 2}}, RunQueue: []Delayed{{"c", "", 2}, {"b", "", 1}},

@@ -34,10 +34,10 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// counted starts nothing: each start takes its number among all of them.
+// counted starts no process: the duration of a start is its number.
 type counted struct {
 	starts *int
-	kinds  []string // of start number i: kinds[i%len]
+	kinds  []string // kinds[i%len] is the kind of start i
 }
 
 func (c counted) Sequential(n int) ([]peer.Start, error) {

@@ -99,7 +99,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestColumn is well-formed, with each picture whole and below the one before.
+// A column is well-formed, and has each picture whole and below the picture before.
 func TestColumn(t *testing.T) {
 	one := Lines{Title: "One", Lines: []Line{{Name: "a", Points: []Point{{1, 2}, {2, 3}}}}}.SVG()
 	var doc struct {

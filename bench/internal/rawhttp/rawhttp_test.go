@@ -83,8 +83,7 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// TestUnix: the same over a Unix socket, with headers, and an answer that has no
-// body though it says how long it would be.
+// Requests with headers work over a Unix socket, and a 304 has no body despite its Content-Length.
 func TestUnix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

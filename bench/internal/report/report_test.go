@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/report"
 )
 
-// check reads a file that was written.
+// check compares a written file with want.
 func check(t *testing.T, path, want string) {
 	t.Helper()
 	got, err := os.ReadFile(path)

@@ -43,9 +43,8 @@ func start(t *testing.T, argv ...string) *spawn.Spawner {
 	return s
 }
 
-// uptime prints the monotonic clock, which on Linux is the uptime unless the
-// machine was suspended, a hundredth of a second coarse: one is added so that
-// it is later than the start.
+// uptime prints the monotonic clock, rounded up to the next second so that the value is later than
+// the start. On Linux the clock is the uptime unless the machine was suspended.
 const uptime = `read up rest < /proc/uptime; echo "$(( ${up%.*} + 1 ))000000000 0"`
 
 func TestStarts(t *testing.T) {
@@ -90,7 +89,7 @@ func TestNumbers(t *testing.T) {
 func TestRoot(t *testing.T) {
 	fretest.RequireRoot(t)
 	root := t.TempDir()
-	program, err := spawn.Compile(t.Context(), root) // a static program that is there
+	program, err := spawn.Compile(t.Context(), root) // any static program
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +100,7 @@ func TestRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It is found below the root, by way of /proc, and says how it is used.
+	// The spawner finds the program below the root, through /proc, and the program prints a usage.
 	if _, err := s.Sequential(1); err == nil || !strings.Contains(err.Error(), "status 0x200") {
 		t.Errorf("got error %v, want the usage's status", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// upTo returns 1, 2, …, n in falling order: a summary must not rely on order.
+// upTo returns n, …, 2, 1: a summary must not depend on the order.
 func upTo(n int) []time.Duration {
 	all := make([]time.Duration, n)
 	for i := range all {

@@ -48,7 +48,7 @@ func TestMetric(t *testing.T) {
 	}
 }
 
-// TestCPUTime reads this process: it has computed, and its tree has it.
+// A running process has CPU time and belongs to the process tree.
 func TestCPUTime(t *testing.T) {
 	pid := os.Getpid()
 	if all := Tree(pid); len(all) == 0 || all[0] != pid {

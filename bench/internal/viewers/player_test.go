@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPlayer drives a buffer through a session, and compares what it says of it.
+// A player's state, playing time, starts, seeks and stalls follow from the loaded segments.
 func TestPlayer(t *testing.T) {
 	const s = time.Second
 	type want struct {
@@ -45,7 +45,7 @@ func TestPlayer(t *testing.T) {
 		}, want{state: playing, played: 1 * s, starts: []time.Duration{4 * s}}},
 		{"stalls, not for less than enough", 1, func(p *player, a, _ *track) {
 			p.load(0, a, 4*s, 4*s)
-			p.load(7*s, a, 1*s, 5*s) // it stands since 4
+			p.load(7*s, a, 1*s, 5*s) // stalled since 4
 			p.load(9*s, a, 1*s, 6*s)
 			p.advance(10 * s)
 		}, want{state: playing, played: 5 * s, starts: []time.Duration{0}, stalls: []interval{{4 * s, 9 * s}}}},
@@ -102,7 +102,7 @@ func TestPlayer(t *testing.T) {
 	}
 }
 
-// TestBandwidth: the estimate follows what downloads measure, the cautious way.
+// The estimate of the bandwidth follows the measured downloads cautiously.
 func TestBandwidth(t *testing.T) {
 	rungs := []rung{{bandwidth: 500_000}, {bandwidth: 1_000_000}, {bandwidth: 4_000_000}}
 	var b bandwidth
@@ -123,7 +123,7 @@ func TestBandwidth(t *testing.T) {
 		}
 	}
 	for range 20 {
-		b.add(2_500_000, 4*time.Second) // 5 Mbit/s: enough to stay on the last, too little to climb there
+		b.add(2_500_000, 4*time.Second) // 5 Mbit/s: enough to stay on the last rung, too little to climb there
 	}
 	if got := b.rate(); got < 4.9e6 || got > 5e6+1 {
 		t.Errorf("after many at 5 Mbit/s: %v", got)

@@ -103,7 +103,7 @@ func TestBadPlaylists(t *testing.T) {
 	}
 }
 
-// TestIntake: what was parsed is used again while the text is the same.
+// A playlist with unchanged text is not parsed again.
 func TestIntake(t *testing.T) {
 	var in intake
 	a := address{"http://h:1", "/a/hls/x.m3u8"}
@@ -123,7 +123,7 @@ func TestIntake(t *testing.T) {
 	}
 }
 
-// FuzzPlaylist: whatever a server sends, what is taken of it can be played.
+// For any text of a server, a parsed playlist can be played.
 func FuzzPlaylist(f *testing.F) {
 	f.Add([]byte(masterText))
 	f.Add([]byte(mediaText))
@@ -166,7 +166,7 @@ func FuzzPlaylist(f *testing.F) {
 		if m.total != total || total <= 0 {
 			t.Errorf("%v in all, segments of %v", m.total, total)
 		}
-		// Playing it comes to the end.
+		// Playing reaches the end.
 		for at := time.Duration(0); ; {
 			i := m.at(at)
 			if i < 0 {

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// rates are the rungs' of what a studio shows, in bits a second; the sound has soundRate.
+// rates are the bit rates of a studio's rungs; the sound has soundRate.
 var rates = []int{500_000, 1_000_000, 4_000_000}
 
 const soundRate = 64_000
 
-// studio is a server of a video with 30 segments of two seconds. Before it answers it asks
-// its director. Clients reach it by pipes, so that a test in a bubble of synctest has time
-// pass when everybody waits: how busy the machine is makes no difference.
+// studio serves a video with 30 segments of two seconds. Its director may answer first. Clients
+// connect by pipes, so in a bubble of synctest time passes only while all goroutines wait: the load
+// of the machine makes no difference.
 type studio struct {
 	segments int
 	direct   func(w http.ResponseWriter, r *http.Request) (send func([]byte), handled bool)
@@ -33,7 +33,7 @@ type studio struct {
 	asked []asked
 }
 
-// Accept returns a connection's other end.
+// Accept returns the far end of a connection.
 func (s *studio) Accept() (net.Conn, error) {
 	c, ok := <-s.dialed
 	if !ok {
@@ -51,7 +51,7 @@ func (s *studio) dial(context.Context, string, string) (net.Conn, error) {
 	return near, nil
 }
 
-// newStudio is a studio until the end of the test, or of the bubble that it is called in.
+// newStudio returns a studio that runs until the end of the test or of the bubble.
 func newStudio(t *testing.T) *studio {
 	t.Helper()
 	s := &studio{segments: 30, dialed: make(chan net.Conn)}
@@ -70,7 +70,7 @@ func newStudio(t *testing.T) *studio {
 	return s
 }
 
-// asked is a request, of one of the sessions.
+// asked is a request of a session.
 type asked struct{ session, path string }
 
 var sessionID = regexp.MustCompile(`(?:^|,)sid="([0-9a-f-]{36})"(?:,|$)`)
@@ -123,14 +123,14 @@ func (s *studio) answer(w http.ResponseWriter, r *http.Request) {
 	send(b.Bytes())
 }
 
-// paths are those that were asked for, of a session or all, in order.
+// paths returns all requests in order.
 func (s *studio) paths() []asked {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]asked(nil), s.asked...)
 }
 
-// slowly sends at a number of bits a second .
+// slowly sends at a number of bits a second.
 func slowly(w http.ResponseWriter, r *http.Request, rate float64) func([]byte) {
 	return func(b []byte) {
 		began := time.Now()

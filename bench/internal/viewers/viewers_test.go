@@ -40,8 +40,8 @@ func play(t *testing.T, c Config) *Report {
 	return r
 }
 
-// TestFast: a server that is fast has everybody at the last rung, and nobody waits. Each viewer
-// loads in order what a player needs, over one connection.
+// With a fast server every viewer reaches the last rung and none stalls. Each viewer loads the
+// player's files in order, over a single connection.
 func TestFast(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestFast(t *testing.T) {
 		if r.MeanBitRate < 2e6 || r.MeanBitRate > 4.3e6 {
 			t.Errorf("a mean bit rate of %v", r.MeanBitRate)
 		}
-		// Who has come within 2 s and has waited for little has played about 38 s.
+		// A viewer that came within 2 s and waited little has played about 38 s.
 		if most := 4 * r.Duration; r.Played > most || r.Played < most/2 {
 			t.Errorf("%v were played, of %v", r.Played, most)
 		}
@@ -64,7 +64,7 @@ func TestFast(t *testing.T) {
 		for _, a := range s.paths() {
 			sessions[a.session] = append(sessions[a.session], a.path)
 		}
-		if len(sessions) != 5 { // one has no session: whether the playlists are there at all
+		if len(sessions) != 5 { // 4 viewers, and the check of the playlists before
 			t.Errorf("%d sessions", len(sessions))
 		}
 		for id, paths := range sessions {
@@ -86,20 +86,20 @@ func TestFast(t *testing.T) {
 			}
 		}
 		served := uint64(len(s.paths()))
-		if n := r.Requests.Metrics.Requests + r.Requests.Unfinished; n+5 != served { // 5: as above
+		if n := r.Requests.Metrics.Requests + r.Requests.Unfinished; n+5 != served { // 5 requests of the check before
 			t.Errorf("%d requests reported, %d served", n, served)
 		}
 	})
 }
 
-// TestAgain: who has seen all begins anew.
+// A viewer that has seen the whole video begins again.
 func TestAgain(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newStudio(t)
 		s.segments = 3
 		r := s.run(t, Config{Duration: 40 * time.Second})
-		// Six seconds are played, seven at most pass with it, but on a busy machine.
+		// A session plays six seconds and takes seven at most, except on a busy machine.
 		if r.Sessions < 3 || len(r.Errors) > 0 || r.StartUp.Count < int64(r.Sessions)-1 {
 			t.Errorf("%+v", r)
 		}
@@ -109,8 +109,8 @@ func TestAgain(t *testing.T) {
 	})
 }
 
-// TestSlow: a server that becomes slow sends viewers down to the first rung; where that is still too
-// much for it they stall.
+// A server that becomes slow sends viewers down to the first rung, and stalls them if that rung is
+// still too fast.
 func TestSlow(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -135,13 +135,13 @@ func TestSlow(t *testing.T) {
 		if !strings.HasPrefix(last, "/0/") {
 			t.Errorf("the last segment is %s", last)
 		}
-		// A run's time is waiting for the begin, playing, and standing.
+		// The time of a run is start-up, playing and stalls.
 		if sum := r.Played + r.Rebuffering.Time + r.StartUp.Max; sum > r.Duration+time.Second || sum < r.Duration-5*time.Second {
 			t.Errorf("%v of playing, %v of stalls, %v of start-up are not %v", r.Played, r.Rebuffering.Time, r.StartUp.Max, r.Duration)
 		}
 		inSteps := 0.0
 		for _, step := range r.TimeLine {
-			inSteps += step.Rebuffering // of a second each
+			inSteps += step.Rebuffering // seconds of a step of one second
 		}
 		if inSteps < r.Rebuffering.Time.Seconds()-1 || inSteps > r.Rebuffering.Time.Seconds()+1 {
 			t.Errorf("%v s of stalls over time, %v in all", inSteps, r.Rebuffering.Time)
@@ -149,8 +149,7 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// TestHeld holds one answer back for longer than the buffer lasts: what is counted as a stall is
-// the time behind the buffer's end.
+// With an answer held longer than the buffer lasts, the stall is the time after the buffer's end.
 func TestHeld(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -178,14 +177,14 @@ func TestHeld(t *testing.T) {
 	})
 }
 
-// TestErrors: what fails is tried again, later each time, not before Retry-After, and given
-// up at last.
+// A failed request is repeated with growing pauses, not before Retry-After, and given up in the
+// end.
 func TestErrors(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newStudio(t)
 		var mu sync.Mutex
-		times := map[string][]time.Time{} // of asking, by path
+		times := map[string][]time.Time{} // times of requests by path
 		s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -239,7 +238,7 @@ func TestErrors(t *testing.T) {
 		if p := pauses("/sound/1.m4s"); p[0] < backOff/2 || p[1] < backOff || p[2] < 2*backOff {
 			t.Errorf("asked again after %v", p)
 		}
-		for _, p := range pauses("/sound/3.m4s") { // by another session, after a rest
+		for _, p := range pauses("/sound/3.m4s") { // by another session, after a pause
 			if p < backOffTo/2 {
 				t.Errorf("asked again after %v", p)
 			}
@@ -247,7 +246,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// TestGivenUp: errors without end are given up after so many tries.
+// A viewer gives up after the configured number of retries.
 func TestGivenUp(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -281,8 +280,7 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// TestWeakViewers: who is on a weak network gets what that lets through, and stays on a rung
-// below it.
+// A viewer on a weak network gets the network's rate and stays on a rung below that rate.
 func TestWeakViewers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -312,7 +310,7 @@ func TestWeakViewers(t *testing.T) {
 	})
 }
 
-// TestConstant: viewers at a constant bit rate load that much, whatever the rung has.
+// Viewers at a constant bit rate load at that rate on any rung.
 func TestConstant(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -325,7 +323,7 @@ func TestConstant(t *testing.T) {
 		if r.MeanBitRate < rate*0.99 || r.MeanBitRate > rate*1.01 {
 			t.Errorf("a mean bit rate of %v", r.MeanBitRate)
 		}
-		// Each has loaded what it has played, and not more ahead than its buffer and a segment.
+		// Each viewer has loaded at least the played part, and at most a buffer and a segment more.
 		loaded := float64(8*r.Requests.Metrics.BytesIn.Total) / rate
 		if ahead := loaded - r.Played.Seconds(); ahead < 0 || ahead > 3*(4+2)+1 {
 			t.Errorf("%v s were loaded, %v played", loaded, r.Played)
@@ -338,7 +336,7 @@ func TestConstant(t *testing.T) {
 	})
 }
 
-// TestSeeks: viewers go elsewhere, and go on from there.
+// Viewers seek to other positions and continue there.
 func TestSeeks(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -359,13 +357,13 @@ func TestSeeks(t *testing.T) {
 				last[a.session] = n
 			}
 		}
-		if int64(jumps) < r.Seeks.Count/2 { // some lead to the segment that was next
+		if int64(jumps) < r.Seeks.Count/2 { // some seeks lead to the next segment
 			t.Errorf("%d jumps, %d seeks", jumps, r.Seeks.Count)
 		}
 	})
 }
 
-// TestCanceled: the report of a run that was ended early is of what was until then.
+// The report of a cancelled run covers the time until the cancellation.
 func TestCanceled(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -375,7 +373,7 @@ func TestCanceled(t *testing.T) {
 		s.direct = func(_ http.ResponseWriter, r *http.Request) (func([]byte), bool) {
 			if strings.HasSuffix(r.URL.Path, "/5.m4s") {
 				cancel()
-				<-r.Context().Done() // it is never answered
+				<-r.Context().Done() // never answered
 			}
 			return nil, false
 		}
@@ -389,7 +387,7 @@ func TestCanceled(t *testing.T) {
 	})
 }
 
-// TestReport writes it for people, programs and pages.
+// The report is written as text, JSON and SVG.
 func TestReport(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -421,7 +419,7 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestRefused: what cannot be played is said at once.
+// A video that cannot be played is reported at once.
 func TestRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -459,7 +457,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestOrigin plays an asset of the service's own origin.
+// Viewers play an asset of the video service's own origin.
 func TestOrigin(t *testing.T) {
 	fretest.CheckLeaks(t)
 	library, _, err := asset.Open(t.TempDir())
