@@ -165,7 +165,7 @@ func (r *result) markdown() string {
 		l.markdown(p)
 	}
 	if len(r.Reuse) > 0 {
-		p("## The same base and packages again\n\n*Second image*: `fre build` of other code with the packages of a function that is there, from its lock; and what it takes on disk then, beside the image's whole size. *Redeploy*: `fre deploy` after an edit, until the new code has answered over HTTP. Milliseconds; the command's own process counts.\n")
+		p("## The same base and packages again\n\n*Second image*: `fre build` of new code with the packages and the lock of an existing function; the table also has the new bytes on disk, and their share of the image. *Redeploy*: `fre deploy` after an edit, until the new code has answered over HTTP. Milliseconds, including the command's process.\n")
 		p("| function | second image p50 | slowest | new KB | of the image | redeploy p50 | slowest |\n|---|---:|---:|---:|---:|---:|---:|")
 		for _, u := range r.Reuse {
 			second, redeploy := stats.Summarize(u.Second.Times), stats.Summarize(u.Redeploy.Times)

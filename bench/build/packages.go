@@ -318,7 +318,7 @@ func mavenPeers(dir string, _ *tools, requests []string) (cold, warm []*series, 
 }
 
 func (l *lists) markdown(p func(format string, args ...any)) {
-	p("## %s: %d packages\n\nSeconds until all are in place. *Cold*: no lock, no cache, but the tools themselves; *warm*: everything is there, the lock too.\n", l.Site, l.Packages)
+	p("## %s: %d packages\n\nSeconds until all packages are in place. *Cold*: no lock and no cache, but the tools are installed. *Warm*: the lock and all packages exist.\n", l.Site, l.Packages)
 	p("| | rounds | p50 | slowest | fre ÷ this, p50 |\n|---|---:|---:|---:|---:|")
 	for _, part := range []struct {
 		name string

@@ -134,7 +134,7 @@ type imports struct {
 }
 
 func (i *imports) markdown(p func(format string, args ...any)) {
-	p("## Imports\n\nA Python in the function's tree that imports numpy and requests and ends, from the tree that FRE made and from a directory that pip installed the same wheels to and compiled. Milliseconds.\n")
+	p("## Imports\n\nA Python process in the function's tree imports numpy and requests and ends. The packages come from FRE's tree, or from a directory with the same wheels, installed and compiled by pip. Milliseconds.\n")
 	p("| | starts | p50 | fre ÷ this |\n|---|---:|---:|---:|")
 	for _, s := range []*series{i.FRE, i.Pip} {
 		p("| %s | %d | %.1f | %.2f |", s.Name, len(s.Times), ms(s.p50()), float64(i.FRE.p50())/float64(s.p50()))

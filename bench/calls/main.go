@@ -170,7 +170,7 @@ func median(turns []turn, of func(turn) float64) float64 {
 func (r *result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
-	b.WriteString("A warm function in Python calls another, which answers with the body it was sent: from `context.call` to its return, one after the other. Beside it a client on the host, in Go, which asks the same of the gateway over one connection. Medians of the turns, which alternate.\n\n")
+	b.WriteString("A warm Python function calls a second function again and again; the second function answers with the same body. A call lasts from `context.call` to its return. For comparison, a Go client on the host calls the second function through the gateway over a single connection. Both take turns; the values are medians of the turns.\n\n")
 	b.WriteString("| body, there and back | call, p50 | p99 | by the gateway, p50 | p99 | call ÷ gateway, p50 |\n|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range r.Sizes {
 		p50, p99 := func(t turn) float64 { return t.P50 }, func(t turn) float64 { return t.P99 }

@@ -166,16 +166,16 @@ func TestMarkdown(t *testing.T) {
 		"| images, 2,000, unchanged (304) | not measured | 0.1 ms |  |  |  |",
 		"| images, 10,000 | not measured | 1 ms |  |  |  |",
 		"| CPU time per list of 2,000 images, to be a 300th of dockerd's | 0.25 ms | 0.333 ms | yes | 100 ms | 400 |",
-		"| system calls of it for each running sandbox | 1.5 | 2 | yes |  |  |",
-		"| system calls of it for each running sandbox, Docker's format | 3 | 2 | no |  |  |",
+		"| system calls of `ps -a -s` for each running sandbox | 1.5 | 2 | yes |  |  |",
+		"| system calls of `ps -a -s` for each running sandbox, Docker's format | 3 | 2 | no |  |  |",
 		"| `docker ps --all --size`, the whole process | 30 ms |  |  | 300 ms | 10 |",
-		"| `docker ps --all --size`, the whole process, with FRE's answers out of memory: the client's own time | 24 ms |  |  |  |  |",
-		"| `docker ps --all --size`, the whole process, what FRE adds to that | 6 ms |  |  |  |  |",
-		"| `docker images`, the whole process, what FRE adds to that | not measured |  |  |  |  |",
+		"| `docker ps --all --size`, the whole process, the client's own time (FRE's answers out of memory) | 24 ms |  |  |  |  |",
+		"| `docker ps --all --size`, the whole process, FRE's addition to the client's time | 6 ms |  |  |  |  |",
+		"| `docker images`, the whole process, FRE's addition to the client's time | not measured |  |  |  |  |",
 		"| `docker ps --all --size` ÷ `docker version` | 1.5 × | 1.25 × | no |  |  |",
 		"| `docker ps --all --size` ÷ `docker version`, the client's own time | 1.5 × |  |  |  |  |",
 		"| start to the first answer, 10,000 images | 1500 ms | 1000 ms | no |  |  |",
-		"| of that for the images | 60 MiB | 64 MiB | yes |  |  |",
+		"| memory for the images | 60 MiB | 64 MiB | yes |  |  |",
 	} {
 		if !strings.Contains(table, want+"\n") {
 			t.Errorf("no line %q in:\n%s", want, table)

@@ -83,8 +83,8 @@ func (r *result) rows() []row {
 	latency("images, "+many, "many/fre", 1, "")
 	latency("images, "+many+inDocker, "many/docker", 2*milliseconds(r.find("many/fre").p50()), "")
 	latency("images, "+many+", unchanged (304)", "many/unchanged", 0.1, "")
-	latency("images, "+many+", right after one got a further name, which is in it", "many/tagged", 0, "")
-	latency("images, "+many+", right after one lost a name, which is not in it", "many/untagged", 0, "")
+	latency("images, "+many+", right after an image got a further name", "many/tagged", 0, "")
+	latency("images, "+many+", right after an image lost a name", "many/untagged", 0, "")
 	ratio(fmt.Sprintf("images, %s of %d layers ÷ of one", grouped(r.Size.Layered), r.Size.Layers), "layers/many", "layers/one", 1.1, (*asked).p50)
 	perList := "CPU time per list of " + few + " images, to be a 300th of dockerd's"
 	peer := milliseconds(r.find("few/dockerd").cpu())
@@ -109,18 +109,18 @@ func (r *result) rows() []row {
 	crowd := fmt.Sprintf("`ps -a -s`, %s sandboxes, %s files in %d of them", boxes, files, r.Size.Full)
 	latency(crowd, "with/fre", 3, "")
 	latency(crowd+inDocker, "with/docker", 3, "")
-	ratio("`ps -a -s` with those files ÷ without", "with/fre", "without/fre", 1.1, (*asked).p50)
-	ratio("`ps -a -s` with those files ÷ without"+inDocker, "with/docker", "without/docker", 1.1, (*asked).p50)
+	ratio("`ps -a -s` with ÷ without the files", "with/fre", "without/fre", 1.1, (*asked).p50)
+	ratio("`ps -a -s` with ÷ without the files"+inDocker, "with/docker", "without/docker", 1.1, (*asked).p50)
 	rows = append(rows,
-		row{what: "system calls of it for each running sandbox", value: r.Syscalls.PerBox, aim: 2, err: r.Syscalls.Err},
-		row{what: "system calls of it for each running sandbox" + inDocker, value: r.DockerSyscalls.PerBox, aim: 2, err: r.DockerSyscalls.Err})
+		row{what: "system calls of `ps -a -s` for each running sandbox", value: r.Syscalls.PerBox, aim: 2, err: r.Syscalls.Err},
+		row{what: "system calls of `ps -a -s` for each running sandbox" + inDocker, value: r.DockerSyscalls.PerBox, aim: 2, err: r.DockerSyscalls.Err})
 	if !slices.ContainsFunc(r.Skipped, func(s string) bool { return strings.HasPrefix(s, "docker's client") }) {
 		for _, c := range dockerCommands {
 			what := fmt.Sprintf("`docker %s`, the whole process", strings.Join(c.args, " "))
 			latency(what, c.name+"/docker", 0, c.name+"/dockerd")
-			latency(what+", with FRE's answers out of memory: the client's own time", c.name+"/floor", 0, "")
+			latency(what+", the client's own time (FRE's answers out of memory)", c.name+"/floor", 0, "")
 			own, with := r.find(c.name+"/floor"), r.find(c.name+"/docker")
-			rows = append(rows, row{what: what + ", what FRE adds to that", unit: "ms", value: milliseconds(over(with, own)), err: cmp.Or(with.Err, own.Err)})
+			rows = append(rows, row{what: what + ", FRE's addition to the client's time", unit: "ms", value: milliseconds(over(with, own)), err: cmp.Or(with.Err, own.Err)})
 		}
 		latency("`docker images` of none, the client's own time", "images/none", 0, "")
 		for _, c := range dockerCommands[1:] {
@@ -134,8 +134,8 @@ func (r *result) rows() []row {
 	rows = append(rows,
 		row{what: "start to the first answer, " + many + " images", unit: "ms", value: milliseconds(stats.Median(r.ManyStarts)), aim: 1000},
 		row{what: "start to the first answer, no images", unit: "ms", value: milliseconds(stats.Median(r.EmptyStarts))},
-		row{what: "memory of the engine with " + many + " images, after these lists", unit: "MiB", value: mebibytes(r.ManyBytes)},
-		row{what: "of that for the images", unit: "MiB", value: mebibytes(r.ManyBytes - r.EmptyBytes), aim: 64})
+		row{what: "memory of the engine with " + many + " images, after the lists", unit: "MiB", value: mebibytes(r.ManyBytes)},
+		row{what: "memory for the images", unit: "MiB", value: mebibytes(r.ManyBytes - r.EmptyBytes), aim: 64})
 	if !docker {
 		for i := range rows { // values without a peer are invalid
 			rows[i].peer = 0
@@ -149,7 +149,7 @@ func (r *result) markdown() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p("%s\n", r.Host.Markdown())
-	p("Medians. A call is one request over a Unix socket, from its first byte to the answer's last; FRE's own API, or its answers to Docker's clients where it says so. *dockerd* holds the same images, made by `docker load`, and containers that do not run, with the same files. CPU time is that of the engine alone, by its process clock. Less is better in every row.\n")
+	p("Medians. A call is a request over a Unix socket, from the first byte of the request to the last byte of the answer. Rows with *Docker's format* use FRE's socket for Docker's clients; the remaining rows use FRE's own API. *dockerd* holds the same images, made by `docker load`, and stopped containers with the same files. CPU time is the time of the engine's process clock. Less is better in every row.\n")
 	for _, s := range r.Skipped {
 		p("Left out: %s.\n", s)
 	}

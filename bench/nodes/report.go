@@ -34,11 +34,11 @@ const busy = 0.2
 func (r *result) markdown(o options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
-	syncs := "as it does by default, some time later"
+	syncs := "some time later, the default"
 	if r.Sync {
-		syncs = "before it says that a message is there"
+		syncs = "before the acknowledgement of a message"
 	}
-	fmt.Fprintf(&b, "Each node has %d %% of one CPU, its sandboxes included (cgroup v1, a quota each %v), and a network namespace. The functions are warm, in Python: a no-op, and one that sleeps. %d connections (4 in the last rows) send 300 bytes each as fast as they are answered, shared out over the nodes. They have no part of the nodes' shares, as is so for NATS: one server, which writes to disk %s. Events count from the first request until the function has ended the last. Medians of %d turns of %v, which alternate; in brackets the least and the most.\n\n", r.Share, period, o.connections, syncs, o.rounds, o.slice)
+	fmt.Fprintf(&b, "Each node has %d %% of one CPU, its sandboxes included (cgroup v1, a quota each %v), and a network namespace. The functions are warm Python functions: a no-op, and a function that sleeps. %d connections (4 in the last rows) are spread over the nodes; each connection sends 300 bytes again after each answer. The clients and NATS run outside the nodes' shares. NATS is a single server, which writes to disk %s. Events count from the first request to the end of the last event. Medians of %d turns of %v; the turns alternate; in brackets the least and the most.\n\n", r.Share, period, o.connections, syncs, o.rounds, o.slice)
 	var others []float64
 	for _, s := range r.Series {
 		others = append(others, stats.Median(s.of(func(t turn) float64 { return t.Others })))
@@ -59,6 +59,6 @@ func (r *result) markdown(o options) string {
 			m(func(t turn) float64 { return t.P50 }), m(func(t turn) float64 { return t.P99 }), m(func(t turn) float64 { return t.CPU }), 100*m(func(t turn) float64 { return slices.Min(t.Used) }),
 			m(func(t turn) float64 { return t.NATS }), m(func(t turn) float64 { return t.NATSPart }), m(func(t turn) float64 { return t.Clients }), others[i])
 	}
-	b.WriteString("\nNodes that use up their shares and do less than three times as much spend it on each other: *CPU of nodes for each* says how much. Nodes that do not use them up wait for NATS, the clients or the machine. Calls to the same node go to the others over NATS where its own place is taken.\n")
+	b.WriteString("\nIf busy nodes do less than three times the work, they spend the rest on each other: *CPU of nodes for each* shows the amount. Nodes with unused shares wait for NATS, the clients or the machine. If a node's only place is taken, the node passes the call to another node over NATS.\n")
 	return b.String()
 }

@@ -16,7 +16,7 @@ import (
 // directory paper.
 func (r *result) page(w io.Writer) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
-	p("# The paper's figures\n\nWritten by `make bench-paper`; `bench/paper` says what is measured and how, [paper.json](paper/paper.json) holds the numbers. The figures are those of Wu, Tian, Wan, Wang: *A method for building an ultra-lightweight runtime environment for cloud functions* (2020), from which FRE starts, measured anew on one machine in one run. Peers take turns: read the ratios.\n")
+	p("# The paper's figures\n\nWritten by `make bench-paper`; `bench/paper` describes the measurement, [paper.json](paper/paper.json) holds the numbers. FRE started from the paper of Wu, Tian, Wan, Wang: *A method for building an ultra-lightweight runtime environment for cloud functions* (2020). This page measures the paper's figures anew, on a single machine in a single run. Peers take turns: read the ratios.\n")
 	p("%s\n", r.Host.Markdown())
 	for _, s := range r.Skipped {
 		p("Not measured: %s.\n", s)
@@ -32,7 +32,7 @@ func (r *result) page(w io.Writer) {
 // references holds figures from other measurements, not made by this program.
 const references = `## Beside another design
 
-Not measured in this run: OpenLambda (SOCK), measured once on a machine of this kind **without limits or containment**, for comparison with the figures above and with [cold starts](start.md) and [fresh sandboxes](event.md), where FRE has both.
+Not measured in this run: OpenLambda (SOCK), measured once on a machine of this kind **without limits or containment**. Compare with the figures above, with [cold starts](start.md) and with [fresh sandboxes](event.md), where FRE has limits and containment.
 
 | OpenLambda (SOCK) | |
 |---|---:|
@@ -45,7 +45,7 @@ Not measured in this run: OpenLambda (SOCK), measured once on a machine of this 
 type printer func(format string, args ...any)
 
 func (r *result) namespacesPage(p printer) {
-	p("## Figure 1: namespaces\n\nThat many processes are cloned at once, each with new namespaces, sharing memory so that nothing else costs; until the last of them runs. Medians; rounds: %d.\n\n![](paper/namespaces.svg)\n", r.Size.Rounds)
+	p("## Figure 1: namespaces\n\nThe given number of processes is cloned at once, each with new namespaces. The processes share memory, so only the namespaces cost time. The time ends when the last process runs. Medians; rounds: %d.\n\n![](paper/namespaces.svg)\n", r.Size.Rounds)
 	p("| namespaces |%s", row(r.Size.Clones, func(n int) string { return fmt.Sprintf(" %d at once, ms | ÷ none |", n) }))
 	p("|---|%s", strings.Repeat("---:|---:|", len(r.Size.Clones)))
 	for _, c := range namespaceCases {
@@ -71,7 +71,7 @@ func (r *result) clones(namespaces string, atOnce int) *clones {
 }
 
 func (r *result) cgroupsPage(p printer) {
-	p("## Figure 2: cgroups\n\nA group with limits of memory, CPU and processes, asked of FRE's pool: *create* finds it empty, *reuse* finds groups that have served before. Microseconds until one is there with its limits; joining it costs the same in both and is not counted.\n\n![](paper/cgroups.svg)\n")
+	p("## Figure 2: cgroups\n\nA group with limits of memory, CPU and processes from FRE's pool. With *create* the pool is empty; with *reuse* the pool holds used groups. Microseconds until the group exists with its limits. To join the group costs the same in both cases and does not count.\n\n![](paper/cgroups.svg)\n")
 	p("| at once | create p50 | slowest | reuse p50 | slowest | create ÷ reuse, p50 |\n|---:|---:|---:|---:|---:|---:|")
 	for i := 0; i+1 < len(r.Cgroups); i += 2 {
 		create, reuse := r.Cgroups[i].summary(), r.Cgroups[i+1].summary()
@@ -96,7 +96,7 @@ func (r *result) serialPage(p printer) {
 }
 
 func (r *result) burstsPage(p printer) {
-	p("## Figure 8: starts at once\n\nThe same starts, all asked for at one time; milliseconds from then. *slowest* is the median burst's (runc and docker have one burst each).\n")
+	p("## Figure 8: starts at once\n\nThe same starts, all requested at the same time; milliseconds from the request. *slowest* is the slowest start of the median burst (runc and docker have a single burst each).\n")
 	for _, n := range r.Size.Bursts {
 		p("![](paper/%s)\n", burstPlot(n))
 	}
@@ -136,8 +136,8 @@ func find(all []*peer.Series, name string) peer.Line {
 
 func (r *result) memoryPage(p printer) {
 	p("## Figures 9 and 10: memory\n")
-	p("%d instances of each function (%s), which answers HTTP events and has answered one. All platforms run the same files, command and bootstrap: FRE in its sandboxes, docker from one image per language, imported from FRE's tree of it (as from publishers that share no layers), bare in that tree as the root of a plain process. All files were in the page cache, read alike. Figure 9 has one language at a time, figure 10 all at once. MB (10⁶ bytes), medians; rounds: %d.\n", r.Size.Instances, strings.Join(r.Languages, ", "), r.Size.Memory)
-	p("- *processes*: the proportional set size (`smaps_rollup`) of the functions' own processes.\n- *with helpers*: what the platform's own processes have grown by added: docker's dockerd, containerd and a shim per container; FRE's engine, its spawner and whatever it keeps ready.\n- *host*: what MemAvailable fell by, the kernel's memory included; file pages count as available, so that shared files do not show.\n\n![](paper/memory.svg)\n\n![](paper/mixed.svg)\n")
+	p("%d instances of each function (%s). A function answers HTTP events, and each instance has answered an event. All platforms run the same files, command and bootstrap: FRE in its sandboxes; docker from an image for each language, imported from FRE's tree (as from publishers without shared layers); bare as a plain process with FRE's tree as its root. All files were in the page cache. Figure 9 has a single language at a time, figure 10 all languages at once. MB (10⁶ bytes), medians; rounds: %d.\n", r.Size.Instances, strings.Join(r.Languages, ", "), r.Size.Memory)
+	p("- *processes*: the proportional set size (`smaps_rollup`) of the functions' own processes.\n- *with helpers*: *processes* and the growth of the platform's own processes: docker's dockerd, containerd and a shim per container; FRE's engine, spawner and parked sandboxes.\n- *host*: the fall of MemAvailable, which includes the kernel's memory. File pages count as available, so shared files do not show.\n\n![](paper/memory.svg)\n\n![](paper/mixed.svg)\n")
 	p("| figure | instances | platform | processes | with helpers | host | processes per instance | processes ÷ bare | with helpers ÷ docker | host ÷ docker | host ÷ bare |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
 	for _, h := range r.Memory {
 		figure := "9, " + h.Set
@@ -158,7 +158,7 @@ func (r *result) pairsPage(p printer) {
 	if len(r.Pairs) == 0 {
 		return
 	}
-	p("### One Python in two images\n\nOne instance each of two functions with the same Python, of which the second has lxml, and of two with the same Python, NumPy and Pillow, started with an empty page cache. *page cache*: what it holds of the files of both images then (`cachestat`); under FRE that includes what the parked interpreters had read before. MB, medians; rounds: %d.\n", r.Size.Memory)
+	p("### One Python in two images\n\nThe first pair is two functions with the same Python, and the second function has lxml. The second pair is two functions with the same Python, NumPy and Pillow. An instance of each function starts with an empty page cache. *page cache*: the bytes of both images' files in the cache afterwards (`cachestat`); under FRE they include files read before by the parked interpreters. MB, medians; rounds: %d.\n", r.Size.Memory)
 	p("| in common | platform | page cache | ÷ docker | processes | ÷ docker | with helpers | ÷ docker |\n|---|---|---:|---:|---:|---:|---:|---:|")
 	for i, v := range r.Pairs {
 		m, docker := v.medians(), r.Pairs[i|1].medians() // docker comes after FRE

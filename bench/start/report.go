@@ -22,7 +22,7 @@ type result struct {
 func (r *result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
-	b.WriteString("Milliseconds from the request to the program's first own instruction. In bursts, from the burst's begin; *slowest* is the median burst's, *worst* that of all. The program is a static one in Go; where the peer says so, it is one in C without libc, and the ratios are to a bare start of that.\n\n")
+	b.WriteString("Milliseconds from the request to the program's first own instruction. In bursts, the time counts from the begin of the burst; *slowest* is the slowest start of the median burst, *worst* the slowest start of all bursts. The program is a static Go program. Peers with *C without libc* run a C program without libc, and their ratios refer to a bare start of the C program.\n\n")
 	b.WriteString("| at once | peer | starts | p50 | p99 | slowest | worst | p50 ÷ bare | slowest ÷ bare |\n")
 	b.WriteString("|---:|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	type start struct {

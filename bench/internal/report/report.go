@@ -31,7 +31,7 @@ func Page(path, title, benchmark, tables string) error {
 	if path == "" {
 		return nil
 	}
-	head := fmt.Sprintf("# %s\n\nWritten by `make bench-%s`; `bench/%[2]s` says what is measured and how.\n\n", title, benchmark)
+	head := fmt.Sprintf("# %s\n\nWritten by `make bench-%s`; `bench/%[2]s` describes the measurement.\n\n", title, benchmark)
 	return write(path, []byte(head+tables))
 }
 

@@ -45,7 +45,7 @@ func TestPage(t *testing.T) {
 	if err := report.Page(path, "Cold starts", "start", "| table |\n"); err != nil {
 		t.Fatal(err)
 	}
-	check(t, path, "# Cold starts\n\nWritten by `make bench-start`; `bench/start` says what is measured and how.\n\n| table |\n")
+	check(t, path, "# Cold starts\n\nWritten by `make bench-start`; `bench/start` describes the measurement.\n\n| table |\n")
 	if err := report.Page("", "Cold starts", "start", ""); err != nil {
 		t.Errorf("no page: %v", err)
 	}
