@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds, deploys and calls functions of templates/ on an engine of its own, prints
-# the answers and the start times, and leaves nothing.
+# Builds, deploys and calls functions of templates/ on an engine of its own, prints the answers and
+# the start times, and cleans up.
 #
 #   scripts/demo.sh [--keep] [TEMPLATE]...
 #
-# Without names it takes a few that are soon built.
-# Run it as root, after `make build`; `make demo` does both. --keep keeps the
-# state directory, so that the engine can be started on it again.
+# Without names the script takes some templates with short builds. Run it as root after `make
+# build`; `make demo` does both. --keep keeps the state directory, so that the engine can start on
+# it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,8 +33,7 @@ die() {
 [ -x bin/fre ] || die "no bin/fre: run make build first"
 fre=$PWD/bin/fre
 
-# Sandboxes and spawners are children of the engine, or of its children: "pid
-# start-time" of each, which no later process shares.
+# The descendants of the engine, as "pid start-time" of each: no later process has the same pair.
 # descendants PID
 descendants() {
 	local child
@@ -47,7 +46,7 @@ descendants() {
 
 # identity PID prints nothing for a process that has ended.
 identity() {
-	# The command's name, in brackets, may hold spaces.
+	# The command's name, in brackets, may contain spaces.
 	{ sed 's/.*) //' "/proc/$1/stat" 2>/dev/null || true; } |
 		awk -v pid="$1" '$1 != "Z" { print pid, $20 }'
 }
@@ -56,7 +55,7 @@ dir=$(mktemp -d /var/tmp/fre-demo.XXXXXX) # a disk, where /tmp may be memory
 engine=
 before=$(scripts/leftovers.sh kernel)
 
-# Runs on every way out: the engine stops, nothing may be left.
+# Runs on every exit: stops the engine and fails on leftovers.
 finish() {
 	local status=$? left='' children='' line deadline
 	trap '' INT TERM HUP
@@ -105,7 +104,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# The engine may write lock files beside the templates: it gets copies.
+# The engine writes lock files beside the templates, so it gets copies.
 mkdir "$dir/templates"
 for name in "${names[@]}"; do
 	[ -d "templates/$name" ] || die "there is no templates/$name"
@@ -113,7 +112,7 @@ for name in "${names[@]}"; do
 done
 go build -o "$dir/call" ./scripts/call
 
-# free_port prints a port that nothing listens on.
+# free_port prints an unused port.
 free_port() {
 	local port
 	for port in $(shuf -i 20000-30000 -n 50); do
@@ -128,7 +127,7 @@ addr=127.0.0.1:$(free_port)
 export FRE_SOCKET=$dir/fre.sock
 
 echo "Starting the engine: fre serve --state $dir/state --socket $FRE_SOCKET --listen $addr"
-# A session of its own: Ctrl-C is for this script, which stops the engine itself.
+# A session of its own: Ctrl-C reaches only this script, which stops the engine itself.
 setsid "$fre" serve --state "$dir/state" --socket "$FRE_SOCKET" --listen "$addr" 2>"$dir/engine.log" &
 engine=$!
 deadline=$((SECONDS + 30))

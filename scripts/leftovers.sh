@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Says what a run left on this machine.
+# Prints the leftovers of a run on this machine.
 #
-#   scripts/leftovers.sh kernel            prints what the kernel holds of FRE: the
+#   scripts/leftovers.sh kernel            prints FRE's objects in the kernel: the
 #                                          first five of the list below
-#   scripts/leftovers.sh snapshot >FILE    before a run: all of it
-#   scripts/leftovers.sh check FILE        after it: prints what is new, fails if anything is
+#   scripts/leftovers.sh snapshot >FILE    before a run: prints the whole list
+#   scripts/leftovers.sh check FILE        after a run: prints new objects, fails if any
 #
-# It looks at mounts, cgroups named fre*, links named fre-*, named network
+# The list: mounts, cgroups named fre*, links named fre-*, named network
 # namespaces, loop devices; files fre* in /tmp and /var/tmp, processes named fre, fre-*
 # or started from this checkout.
 set -euo pipefail
@@ -43,7 +43,7 @@ case ${1:-} in
 kernel) kernel | sort ;;
 snapshot) snapshot | sort ;;
 check)
-	# What is being undone gets a moment: a cgroup goes when its last process is reaped.
+	# Clean-up in progress gets a moment: a cgroup disappears when its last process is reaped.
 	for _ in $(seq 20); do
 		left=$(comm -13 "$2" <(snapshot | sort))
 		[ -n "$left" ] || exit 0

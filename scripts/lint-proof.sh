@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Proves that the rules of .golangci.yml bite: lints a little module of wrong and
-# right imports and compares the verdicts. It lies below directories named like
-# layers, since depguard sees absolute paths.
+# Proves that the rules of .golangci.yml work: lints a small module of wrong and right imports and
+# compares the verdicts. The module lies below directories named like layers, because depguard sees
+# absolute paths.
 #
 #   scripts/lint-proof.sh LINTER
 set -euo pipefail
@@ -16,8 +16,8 @@ mkdir -p "$root"
 cp .golangci.yml "$root/"
 printf 'module %s\n\ngo %s\n' "$module" "$(awk '$1 == "go" { print $2 }' go.mod)" >"$root/go.mod"
 
-# FILE IMPORTS VERDICT: a bare import path is one of the module's own, and what
-# is imported lies below it; just: is that package itself.
+# FILE IMPORTS VERDICT: a bare import path belongs to the module, and the import is a package below
+# the path; just: imports the path itself.
 cases=$(
 	cat <<'CASES'
 api/a.go                     store                  refused
@@ -161,8 +161,8 @@ mkpackage() { # FILE IMPORT
 	} >"$root/$1"
 }
 
-# Each case is a package of its own below the layer, and imports one that
-# imports nothing, so that the module compiles.
+# Each case is a package of its own below the layer, and imports a package without imports, so that
+# the module compiles.
 n=0
 expected=()
 while read -r file import verdict; do

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs make targets as steps of the gate. Steps run one after the other; those after "-j N" run N
-# at a time, started in their order. When a step has ended, its output is printed; meanwhile the
-# output grows in .cache/steps/STEP.log. After the first failed step no other step starts. At the
-# end each failed step's failed tests are printed with their last 40 lines and the command that
-# runs them again, then the seconds of each step.
+# Runs make targets as steps of the gate, one after the other; the steps after "-j N" run N at a
+# time, started in order. A step's output is printed at its end; meanwhile the output grows in
+# .cache/steps/STEP.log. After a failed step no further step starts. At the end the script prints
+# the failed tests of each failed step, with the last 40 lines of each test and the command for
+# another run, then the seconds of each step.
 #
 #   scripts/steps.sh STEP... [-j N STEP...]
 set -euo pipefail
-set -m # each step leads a process group, which an interrupt reaches as a whole
+set -m # each step leads a process group, so an interrupt reaches the whole step
 cd "$(dirname "$0")/.."
 
 mkdir -p .cache/steps

@@ -6,8 +6,8 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// A limited number may enter at a time, and fewer from one sender unless the sender is shared. Each
-// entry frees its slot once.
+// A limited number may enter at a time, and fewer from a single sender, unless the sender is
+// shared. Each entry frees a slot exactly once.
 func TestSlots(t *testing.T) {
 	p := intake.Slots[string]{All: 3, Of: 2, Shared: func(from string) bool { return from == "a proxy" }}
 	enter := func(from string, want bool) func() {

@@ -1,5 +1,5 @@
-// Package v2 runs FRE's root tests on a kernel with cgroup v2 only (run.sh), and proves that its
-// guest has such a kernel.
+// Package v2 runs FRE's root tests on a kernel with cgroup v2 only (run.sh), and checks the kernel
+// of the guest.
 package v2
 
 import (

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Runs root tests on a kernel that has cgroup v2 only: Debian's cloud kernel under
-# qemu's software emulation, a minimal root, no network. Nothing is installed on
-# the host: kernel and busybox are unpacked below .cache/v2.
+# Runs root tests on a kernel with cgroup v2 only: Debian's cloud kernel under qemu's software
+# emulation, a minimal root, no network. The host stays unchanged: kernel and busybox are unpacked
+# below .cache/v2.
 #
 #   test/v2/run.sh ["PACKAGE DIRECTORY [NAME OF A TEST]..."]...
 #
-# The guest has no package sites: for test/system the host builds all images first,
-# which takes root. FRE_V2_ACCEL=kvm asks for hardware virtualisation.
+# The guest has no package sites: for test/system the host builds all images first, as root.
+# FRE_V2_ACCEL=kvm asks for hardware virtualisation.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# What runs in the guest: every package whose tests touch the kernel, or those of
-# its tests that are named behind it, without "Test". Emulation is ten times slower.
+# The tests of the guest: every package whose tests touch the kernel, or only the tests named behind
+# the package, without "Test". Emulation is ten times slower.
 packages=(test/v2 internal/linux function/channel/rawio volume sandbox/cgroup sandbox/netns sandbox/egress sandbox
 	'store AddDir Adopt CrashAtFailpoints DiskFull FileSystemLinkLimit FilesAreShared Owners PutImage Reconcile RemoveImage SameImageAtOnce Sizes'
 	'engine BuildStep BuildStepFills Container ContainerPreparedLayer DiskUsage Drain ForkEnds ForkHostile ForkIsolation ForkServerDies
 		FreshPerEvent LargerHost ParkedTool ProcessesSignalWait Run RunTenant ParkedInterpreter InterpreterBurst InterpreterDies InterpretersAmongStarts
 		StartKinds Stdio Stop Temporary WarmReuse WorkLimit WorkOnDisk'
 	'engine/live CPUCount LimitsOf Own WithLimits'
-	'bench/internal/nettrace Allocations Missing' # the others drop packets by a program that needs Linux 6.6
+	'bench/internal/nettrace Allocations Missing' # the remaining tests drop packets by a program that needs Linux 6.6
 	test/security)
 
 seconds=2400
@@ -63,7 +63,7 @@ for meta in linux-image-cloud-amd64 linux-image-virtual; do # Debian, Ubuntu
 done
 [ -n "$image" ] || die "apt knows neither linux-image-cloud-amd64 nor linux-image-virtual: try apt-get update"
 kernel=$(unpack "$image")
-modules=$(depends "$image" 'linux-modules-[0-9].*') # Ubuntu keeps them apart
+modules=$(depends "$image" 'linux-modules-[0-9].*') # Ubuntu packages the modules apart
 if [ -n "$modules" ]; then modules=$(unpack "$modules"); else modules=$kernel; fi
 busybox=$(find "$(unpack busybox-static)" -name busybox -type f -path '*bin/*')
 version=${image#linux-image-}
@@ -71,8 +71,8 @@ version=${image#linux-image-}
 work=$(mktemp -d "$cache/run.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# Stage one: an initramfs that loads the disk's driver and switches to the disk,
-# because the kernel's rootfs itself cannot be left by pivot_root.
+# Stage one: an initramfs that loads the disk's driver and switches to the disk, because pivot_root
+# cannot leave the kernel's rootfs.
 ramfs=$work/ramfs
 mkdir -p "$ramfs"/{bin,dev,proc,sys,root,lib/modules/"$version"}
 cp "$busybox" "$ramfs/bin/busybox"
@@ -81,8 +81,7 @@ find "$modules" -path "*/modules/$version/*" \
 	\( -name 'virtio*.ko*' -o -name 'overlay.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
 	-exec cp -t "$ramfs/lib/modules/$version" {} +
 
-# Those of the network and of quotas are loaded by the kernel when a test asks for
-# them.
+# The kernel loads the modules of the network and of quotas when a test asks for them.
 disk=$work/disk
 mkdir -p "$disk/lib/modules/$version"
 find "$modules" -path "*/modules/$version/*" \
@@ -95,8 +94,8 @@ for root in "$ramfs" "$disk"; do
 done
 (cd "$ramfs" && find . | cpio --quiet -o -H newc | gzip -1) >"$work/initrd"
 
-# Stage two: the disk. Packages keep their places in the tree, so that tests find
-# testdata and the spawner where they expect them.
+# Stage two: the disk. Packages keep their places in the tree, so that tests find testdata and the
+# spawner.
 mkdir -p "$disk"/{bin,sbin,usr,dev,proc,sys,tmp,run,root,etc,var/tmp,work}
 mkdir -p "$disk/fre/sandbox/spawner/bin" "$disk/fre/bin"
 ln -s ../bin ../sbin "$disk/usr/"
@@ -120,8 +119,8 @@ if [[ " ${packages[*]} " == *" test/system "* ]]; then
 		go test -count=1 -timeout 15m -run '^TestPrepare$' ./test/system
 	cp -a templates "$disk/fre/"
 fi
-# Directories with a limit are images where there is no quota: their tools, and the
-# libraries of those.
+# On hosts without quotas, directories with a limit are disk images, which need these tools and
+# their libraries.
 for tool in mkfs.ext4 e2fsck resize2fs; do
 	path=$(PATH=$PATH:/sbin:/usr/sbin command -v $tool) || die "$tool is missing: make deps-v2"
 	cp -L "$path" "$disk/sbin/$tool"
@@ -154,7 +153,7 @@ mkfs.ext4 -q -F -O quota,project -E quotatype=prjquota "$work/ext4.img"
 mkfs.xfs -q "$work/xfs.img"
 rm -rf "$disk" "$ramfs"
 
-# The guest's verdict is its last word; a kernel panic or a hang leaves none.
+# The guest prints its verdict last; after a kernel panic or a hang the verdict is missing.
 echo "test-v2: ${packages[*]%% *} on $version"
 timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
 	-machine q35 -accel "${FRE_V2_ACCEL:-tcg}" -cpu max -smp 2 -m 2048 \

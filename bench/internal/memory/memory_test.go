@@ -88,7 +88,7 @@ func TestAvailable(t *testing.T) {
 }
 
 // The kernel's memory includes new page tables. The measure covers the whole machine, and other
-// processes free memory at the same time, so the test repeats until it sees the growth.
+// processes free memory at the same time, so the test repeats until the growth shows.
 func TestKernel(t *testing.T) {
 	const (
 		area  = 32 << 30
