@@ -109,7 +109,8 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(hash, "%q %q\n", path, content)
+		_, _ = fmt.Fprintf(hash, "%q %d\n", path, len(content))
+		_, _ = hash.Write(content)
 		img.Files++
 		img.Size += int64(len(content))
 		return nil
@@ -118,7 +119,9 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 		return nil, nil, err
 	}
 	report(image.Progress{Step: "link", Done: int64(img.Files), Total: int64(img.Files), Unit: image.UnitItems, End: true})
-	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
+	digest := hash.Sum(nil)
+	digest[0] &= 0x0f // begins with 0: the name of an image, such as "b", is no prefix of a digest
+	return e.add(img, t, digest), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
 }
 
 // ForTenant implements server.Engine. It returns ctx unchanged, because this engine connects to
