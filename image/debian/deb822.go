@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 )
 
 const (
@@ -59,6 +58,19 @@ type paragraphReader struct {
 	seen bool   // a field of the paragraph has come
 	key  string // the last field; "" if unwanted
 	size int
+
+	lower []byte // buffer for the name of a field
+}
+
+// appendLower appends name to dst, with the letters A to Z in lower case: names of fields are ASCII.
+func appendLower(dst, name []byte) []byte {
+	for _, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		dst = append(dst, c)
+	}
+	return dst
 }
 
 // flush passes the paragraph to f and begins the next.
@@ -76,12 +88,12 @@ func (r *paragraphReader) line(b []byte) error {
 		return fmt.Errorf("paragraph larger than %d bytes", maxParagraph)
 	}
 	if b[0] == ' ' || b[0] == '\t' {
-		return r.continuation(string(b[1:]))
+		return r.continuation(b[1:])
 	}
 	return r.field(b)
 }
 
-func (r *paragraphReader) continuation(rest string) error {
+func (r *paragraphReader) continuation(rest []byte) error {
 	if !r.seen {
 		return errors.New("continuation line without a field")
 	}
@@ -90,10 +102,10 @@ func (r *paragraphReader) continuation(rest string) error {
 	}
 	// A strings.Builder would serve long fields better, but the only long field in use
 	// is Release's SHA256, which has a separate loop.
-	if rest == "." {
-		rest = ""
+	if string(rest) == "." {
+		rest = nil
 	}
-	r.p[r.key] += "\n" + rest
+	r.p[r.key] += "\n" + string(rest)
 	return nil
 }
 
@@ -104,10 +116,12 @@ func (r *paragraphReader) field(b []byte) error {
 	}
 	r.seen = true
 	r.key = ""
-	lower := strings.ToLower(string(name))
-	if r.want != nil && !r.want[lower] {
+	// Most fields of an index are unwanted: compare without a string of their own.
+	r.lower = appendLower(r.lower[:0], name)
+	if r.want != nil && !r.want[string(r.lower)] {
 		return nil
 	}
+	lower := string(r.lower)
 	if _, dup := r.p[lower]; dup {
 		return fmt.Errorf("field %s stands twice", name)
 	}
