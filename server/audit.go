@@ -1,11 +1,10 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
@@ -51,23 +50,15 @@ func (s *auditRoutes) auditLog(w http.ResponseWriter, r *http.Request) error {
 // auditOptions parses a request's query. A tenant's token sees only entries of the tenant's
 // callers.
 func auditOptions(r *http.Request) (access.AuditOptions, error) {
-	q := r.URL.Query()
-	o := access.AuditOptions{Tail: 1000}
-	var err error
-	if o.Follow, err = queryBool(q.Get("follow")); err != nil {
-		return o, badRequest("follow: %v", err)
+	q := queryOf(r)
+	o := access.AuditOptions{
+		Follow: q.flag("follow"), Since: q.time("since"),
+		Tail: q.number("tail", 1000, 0, access.MaxAuditTail, fmt.Sprintf("is no number of entries from 0 to %d", access.MaxAuditTail)),
 	}
-	if v := q.Get("tail"); v != "" {
-		if o.Tail, err = strconv.Atoi(v); err != nil || o.Tail < 0 || o.Tail > access.MaxAuditTail {
-			return o, badRequest("tail: %q is no number of entries from 0 to %d", v, access.MaxAuditTail)
-		}
+	if q.err != nil {
+		return o, q.err
 	}
-	if v := q.Get("since"); v != "" {
-		if o.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
-			return o, badRequest("since: %q is not an RFC 3339 time", v)
-		}
-	}
-	id, tenant, actions := identityOf(r), q.Get("tenant"), q["action"]
+	id, tenant, actions := identityOf(r), q.Get("tenant"), q.Values["action"]
 	if tenant != "" && !id.Of(tenant) {
 		return o, notOfTenant("tenant " + tenant)
 	}

@@ -71,50 +71,21 @@ func (s *buildRoutes) base(w http.ResponseWriter, r *http.Request) error {
 // deploy answers POST /v1/functions. The body is a template directory (tar, with the options in
 // the query), or a JSON request that names an image.
 func (s *buildRoutes) deploy(w http.ResponseWriter, r *http.Request) error {
-	var (
-		img  *store.Image
-		lock *image.Lock
-		err  error
-		req  api.DeployRequest
-	)
 	release := s.engine.Hold()
 	defer release()
 	out := &lines{w: w, log: s.log}
-	if mediaType(r) == "application/json" {
-		if err := decode(w, r, &req); err != nil {
-			return err
-		}
-		if req.Image == "" {
-			return badRequest("image is missing")
-		}
-		if req.Locked || req.Offline {
-			return badRequest("locked and offline apply to builds of templates only: leave both out to deploy an image")
-		}
-		if req.Temporary {
-			w.Header().Set("Connection", "close") // see removeOnHangup
-		}
+	req, err := deployRequest(w, r)
+	if err != nil {
+		return err
+	}
+	if req.Temporary {
+		w.Header().Set("Connection", "close") // see removeOnHangup
+	}
+	var img *store.Image
+	var lock *image.Lock
+	if req.Image != "" {
 		img, err = visibleImage(r, s.engine, req.Image)
 	} else {
-		if err := wantTar(r); err != nil {
-			return err
-		}
-		q := r.URL.Query()
-		req.Name = q.Get("name")
-		if req.Replace, err = queryBool(q.Get("replace")); err != nil {
-			return badRequest("replace: %v", err)
-		}
-		if req.NoTraffic, err = queryBool(q.Get("no_traffic")); err != nil {
-			return badRequest("no_traffic: %v", err)
-		}
-		if req.Temporary, err = queryBool(q.Get("temporary")); err != nil {
-			return badRequest("temporary: %v", err)
-		}
-		if req.Temporary {
-			w.Header().Set("Connection", "close") // see removeOnHangup
-		}
-		if req.Trace, err = queryBool(q.Get("trace")); err != nil {
-			return badRequest("trace: %v", err)
-		}
 		img, lock, err = s.buildBody(w, r, out)
 	}
 	if err != nil {
@@ -145,6 +116,30 @@ func (s *buildRoutes) deploy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// deployRequest reads the options of deploy, from the body for an image, else from the query.
+func deployRequest(w http.ResponseWriter, r *http.Request) (req api.DeployRequest, err error) {
+	if mediaType(r) != "application/json" {
+		if err := wantTar(r); err != nil {
+			return req, err
+		}
+		q := queryOf(r)
+		req = api.DeployRequest{
+			Name: q.Get("name"), Replace: q.flag("replace"), NoTraffic: q.flag("no_traffic"),
+			Temporary: q.flag("temporary"), Trace: q.flag("trace"),
+		}
+		return req, q.err
+	}
+	switch err := decode(w, r, &req); {
+	case err != nil:
+		return req, err
+	case req.Image == "":
+		return req, badRequest("image is missing")
+	case req.Locked || req.Offline:
+		return req, badRequest("locked and offline apply to builds of templates only: leave both out to deploy an image")
+	}
+	return req, nil
+}
+
 // removeOnHangup waits until the client of a temporary function hangs up, and then removes the
 // function unless the client has removed it. The handler must have set Connection: close,
 // because on a reusable connection net/http drains the request's body before it sends the
@@ -165,14 +160,10 @@ func (s *buildRoutes) removeOnHangup(r *http.Request, name string) {
 
 // buildBody unpacks and builds the uploaded template directory.
 func (s *buildRoutes) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (*store.Image, *image.Lock, error) {
-	var o image.BuildOptions
-	q := r.URL.Query()
-	var err error
-	if o.Locked, err = queryBool(q.Get("locked")); err != nil {
-		return nil, nil, badRequest("locked: %v", err)
-	}
-	if o.Offline, err = queryBool(q.Get("offline")); err != nil {
-		return nil, nil, badRequest("offline: %v", err)
+	q := queryOf(r)
+	o := image.BuildOptions{Locked: q.flag("locked"), Offline: q.flag("offline")}
+	if q.err != nil {
+		return nil, nil, q.err
 	}
 	logins, err := loginsOf(r.Header.Get(api.RegistryConfigHeader))
 	if err != nil {

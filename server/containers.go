@@ -117,9 +117,10 @@ func (s *containerRoutes) pruneContainers(w http.ResponseWriter, r *http.Request
 
 // removeContainer answers DELETE /v1/containers/{ref}?force=.
 func (s *containerRoutes) removeContainer(w http.ResponseWriter, r *http.Request) error {
-	force, err := queryBool(r.URL.Query().Get("force"))
-	if err != nil {
-		return badRequest("force: %v", err)
+	q := queryOf(r)
+	force := q.flag("force")
+	if q.err != nil {
+		return q.err
 	}
 	if err := s.engine.RemoveContainer(r.PathValue("ref"), container.RemoveForce(force)); err != nil {
 		return err

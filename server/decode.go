@@ -7,7 +7,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/fre-engine/fre/failure"
@@ -51,17 +50,6 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 
 func badRequest(format string, args ...any) error {
 	return failure.Wrap(failure.BadRequest, fmt.Errorf(format, args...), "")
-}
-
-func queryBool(v string) (bool, error) {
-	if v == "" {
-		return false, nil
-	}
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		err = fmt.Errorf("%q is neither true nor false", v)
-	}
-	return b, err
 }
 
 func mediaType(r *http.Request) string {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -25,7 +24,7 @@ func (s *changeRoutes) routes() []route {
 
 // events answers GET /v1/events?since=&follow=&kind=&action=.
 func (s *changeRoutes) events(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
+	q := queryOf(r)
 	o, err := s.eventOptions(q)
 	if err != nil {
 		return err
@@ -40,7 +39,7 @@ func (s *changeRoutes) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	id := identityOf(r)
 	err = s.engine.Events(r.Context(), o, func(c store.Change) error {
-		if !id.Of(c.Attributes["tenant"]) || !wanted(q["kind"], string(c.Kind)) || !wanted(q["action"], string(c.Action)) {
+		if !id.Of(c.Attributes["tenant"]) || !wanted(q.Values["kind"], string(c.Kind)) || !wanted(q.Values["action"], string(c.Action)) {
 			return nil
 		}
 		return writeLine(w, api.ChangeEntry{Change: changeOf(c)})
@@ -51,13 +50,10 @@ func (s *changeRoutes) events(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *changeRoutes) eventOptions(q url.Values) (live.EventOptions, error) {
-	o := live.EventOptions{Follow: true}
-	if v := q.Get("follow"); v != "" {
-		var err error
-		if o.Follow, err = queryBool(v); err != nil {
-			return o, badRequest("follow: %v", err)
-		}
+func (s *changeRoutes) eventOptions(q *query) (live.EventOptions, error) {
+	o := live.EventOptions{Follow: q.flag("follow") || q.Get("follow") == ""}
+	if q.err != nil {
+		return o, q.err
 	}
 	v := q.Get("since")
 	if v == "" {

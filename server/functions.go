@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
@@ -99,21 +98,13 @@ func (s *functionRoutes) invoke(w http.ResponseWriter, r *http.Request) error {
 
 // logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, also for containers.
 func (s *functionRoutes) logs(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	o := live.LogOptions{Tail: -1}
-	var err error
-	if o.Follow, err = queryBool(q.Get("follow")); err != nil {
-		return badRequest("follow: %v", err)
+	q := queryOf(r)
+	o := live.LogOptions{
+		Follow: q.flag("follow"), Since: q.time("since"),
+		Tail: q.number("tail", -1, -1, math.MaxInt, "is not a number of lines"),
 	}
-	if v := q.Get("tail"); v != "" {
-		if o.Tail, err = strconv.Atoi(v); err != nil || o.Tail < -1 {
-			return badRequest("tail: %q is not a number of lines", v)
-		}
-	}
-	if v := q.Get("since"); v != "" {
-		if o.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
-			return badRequest("since: %q is not an RFC 3339 time", v)
-		}
+	if q.err != nil {
+		return q.err
 	}
 	name := r.PathValue("name")
 	if _, err := s.engine.Function(name); err != nil {
@@ -126,7 +117,7 @@ func (s *functionRoutes) logs(w http.ResponseWriter, r *http.Request) error {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil //nolint:nilerr // the client has gone
 	}
-	err = s.engine.Logs(r.Context(), name, o, func(l live.LogLine) error {
+	err := s.engine.Logs(r.Context(), name, o, func(l live.LogLine) error {
 		return writeLine(w, api.LogEntry{Line: logLineOf(l)})
 	})
 	if err != nil && r.Context().Err() == nil {

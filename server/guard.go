@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -141,13 +142,7 @@ func (g *guard) guarded(rt route) func(http.ResponseWriter, *http.Request) error
 		if g.remote {
 			r.Header.Del("Authorization")
 		}
-		a := &asked{id: id}
-		for _, key := range []string{"name", "ref", "id", "secret", "tenant"} {
-			if v := r.PathValue(key); v != "" {
-				a.on = v
-				break
-			}
-		}
+		a := &asked{id: id, on: cmp.Or(r.PathValue("name"), r.PathValue("ref"), r.PathValue("id"), r.PathValue("secret"), r.PathValue("tenant"))}
 		ctx := context.WithValue(r.Context(), askedKey{}, a)
 		if !id.All() {
 			ctx = g.engine.ForTenant(ctx)

@@ -137,9 +137,10 @@ func (s *imageRoutes) tagImage(w http.ResponseWriter, r *http.Request) error {
 
 // removeImage answers DELETE /v1/images/{ref}?force=.
 func (s *imageRoutes) removeImage(w http.ResponseWriter, r *http.Request) error {
-	force, err := queryBool(r.URL.Query().Get("force"))
-	if err != nil {
-		return badRequest("force: %v", err)
+	q := queryOf(r)
+	force := q.flag("force")
+	if q.err != nil {
+		return q.err
 	}
 	gone, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"), build.RemoveOptions{Force: force})
 	if err != nil {

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -90,13 +89,10 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 	if err := wantUpgrade(w, r); err != nil {
 		return err
 	}
-	stdin, err := queryBool(r.URL.Query().Get("stdin"))
-	if err != nil {
-		return badRequest("stdin: %v", err)
-	}
-	size, err := sizeOf(r.URL.Query())
-	if err != nil {
-		return err
+	q := queryOf(r)
+	stdin, size := q.flag("stdin"), sizeOf(q)
+	if q.err != nil {
+		return q.err
 	}
 	ref := r.PathValue("ref")
 	ended, err := s.engine.AwaitContainer(ref, container.WaitNextExit)
@@ -123,9 +119,11 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 	defer a.Close()
 	run.resize = a.Resize
 	if size != (api.TerminalSize{}) {
-		if err := a.Resize(size.Rows, size.Columns); errors.Is(err, unix.ENOTTY) {
-			return badRequest("rows, columns: the container has no terminal: leave rows and columns out")
-		} else if err != nil {
+		err := a.Resize(size.Rows, size.Columns)
+		if errors.Is(err, unix.ENOTTY) {
+			err = badRequest("rows, columns: the container has no terminal: leave rows and columns out")
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -140,14 +138,7 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 
 	var result container.RunResult
 	if err = a.Serve(ctx); err == nil {
-		var c *container.Container
-		switch c, err = ended(ctx); {
-		case err != nil:
-		case c.Exit == nil:
-			err = fmt.Errorf("container %q was removed before the start: %w", ref, fs.ErrNotExist)
-		default:
-			result.ExitStatus = *c.Exit
-		}
+		result, err = exitAfter(ctx, ref, ended)
 	}
 	if ctx.Err() == nil {
 		run.finish(result, err)
@@ -158,20 +149,27 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// exitAfter waits until the container has ended, and returns the exit status of its program.
+func exitAfter(ctx context.Context, ref string, ended func(context.Context) (*container.Container, error)) (container.RunResult, error) {
+	c, err := ended(ctx)
+	if err != nil {
+		return container.RunResult{}, err
+	}
+	if c.Exit == nil {
+		return container.RunResult{}, fmt.Errorf("container %q was removed before the start: %w", ref, fs.ErrNotExist)
+	}
+	return container.RunResult{ExitStatus: *c.Exit}, nil
+}
+
 // sizeOf parses rows= and columns=. The result is zero if both are absent.
-func sizeOf(q url.Values) (api.TerminalSize, error) {
+func sizeOf(q *query) api.TerminalSize {
 	if !q.Has("rows") && !q.Has("columns") {
-		return api.TerminalSize{}, nil
+		return api.TerminalSize{}
 	}
-	var size [2]uint16
-	for i, key := range []string{"rows", "columns"} {
-		n, err := strconv.ParseUint(q.Get(key), 10, 16)
-		if err != nil {
-			return api.TerminalSize{}, badRequest("%s: %q is not a size of a terminal", key, q.Get(key))
-		}
-		size[i] = uint16(n)
+	side := func(key string) uint16 {
+		return uint16(q.number(key, -1, 0, math.MaxUint16, "is not a size of a terminal"))
 	}
-	return api.TerminalSize{Rows: size[0], Columns: size[1]}, nil
+	return api.TerminalSize{Rows: side("rows"), Columns: side("columns")}
 }
 
 // frameWriter sends each write as one frame, of at most api.MaxFrame bytes.

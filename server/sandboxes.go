@@ -39,13 +39,10 @@ func (s *sandboxRoutes) routes() []route {
 // sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats, the handler
 // makes no system calls to build the list; size adds one or two per running sandbox.
 func (s *sandboxRoutes) sandboxes(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	var all, size, stats bool
-	for key, v := range map[string]*bool{"all": &all, "size": &size, "stats": &stats} {
-		var err error
-		if *v, err = queryBool(q.Get(key)); err != nil {
-			return badRequest("%s: %v", key, err)
-		}
+	q := queryOf(r)
+	all, size, stats := q.flag("all"), q.flag("size"), q.flag("stats")
+	if q.err != nil {
+		return q.err
 	}
 	boxes, cache := s.engine.Sandboxes(all), s.sandboxList[all]
 	if id := identityOf(r); !id.All() {

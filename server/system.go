@@ -62,9 +62,10 @@ func (s *systemRoutes) version(w http.ResponseWriter, _ *http.Request) error {
 
 // doctor answers GET /v1/doctor?costs=.
 func (s *systemRoutes) doctor(w http.ResponseWriter, r *http.Request) error {
-	costs, err := queryBool(r.URL.Query().Get("costs"))
-	if err != nil {
-		return badRequest("costs: %v", err)
+	q := queryOf(r)
+	costs := q.flag("costs")
+	if q.err != nil {
+		return q.err
 	}
 	checks, err := s.engine.Checks(engine.CheckOptions{Costs: costs})
 	if err != nil {

@@ -219,9 +219,10 @@ func (s *tenantRoutes) putSecret(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	update, err := queryBool(r.URL.Query().Get("update"))
-	if err != nil {
-		return badRequest("update: %v", err)
+	q := queryOf(r)
+	update := q.flag("update")
+	if q.err != nil {
+		return q.err
 	}
 	if t := mediaType(r); t != "application/octet-stream" {
 		return badRequest("Content-Type is %q: send the value as application/octet-stream", t)
