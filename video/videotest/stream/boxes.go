@@ -2,7 +2,9 @@ package stream
 
 import (
 	"bytes"
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/abema/go-mp4"
@@ -112,21 +114,10 @@ func newTrack(t testing.TB, name string, init []byte) *track {
 		defaults: *one[*mp4.Trex](t, init, "moov", "mvex", "trex"),
 		video:    string(one[*mp4.Hdlr](t, init, "moov", "trak", "mdia", "hdlr").HandlerType[:]) == "vide",
 	}
-	for _, table := range []string{"stts", "stsc", "stco"} {
-		switch b := one[mp4.IBox](t, init, "moov", "trak", "mdia", "minf", "stbl", table).(type) {
-		case *mp4.Stts:
-			if b.EntryCount != 0 {
-				t.Errorf("%s: samples in the initialisation segment", name)
-			}
-		case *mp4.Stsc:
-			if b.EntryCount != 0 {
-				t.Errorf("%s: samples in the initialisation segment", name)
-			}
-		case *mp4.Stco:
-			if b.EntryCount != 0 {
-				t.Errorf("%s: samples in the initialisation segment", name)
-			}
-		}
+	if one[*mp4.Stts](t, init, "moov", "trak", "mdia", "minf", "stbl", "stts").EntryCount != 0 ||
+		one[*mp4.Stsc](t, init, "moov", "trak", "mdia", "minf", "stbl", "stsc").EntryCount != 0 ||
+		one[*mp4.Stco](t, init, "moov", "trak", "mdia", "minf", "stbl", "stco").EntryCount != 0 {
+		t.Errorf("%s: samples in the initialisation segment", name)
 	}
 	tr.checkHeaders(t, init)
 	if tr.defaults.TrackID != tr.id || tr.scale == 0 {
@@ -169,24 +160,53 @@ func (tr *track) checkStart(t testing.TB) {
 // add reads the next media segment.
 func (tr *track) add(t testing.TB, b []byte) {
 	t.Helper()
-	n := len(tr.segments) + 1
+	name := fmt.Sprintf("%s: segment %d", tr.name, len(tr.segments)+1)
 	names, sizes := top(t, b)
 	head := 0 // bytes before moof
-	for len(names) > 0 && (names[0] == "styp" || names[0] == "sidx" || names[0] == "prft" || names[0] == "emsg") {
+	for len(names) > 0 && slices.Contains([]string{"styp", "sidx", "prft", "emsg"}, names[0]) {
 		head += sizes[0]
 		names, sizes = names[1:], sizes[1:]
 	}
-	if len(names) != 2 || names[0] != "moof" || names[1] != "mdat" {
-		t.Fatalf("%s: segment %d has %q", tr.name, n, names)
+	if !slices.Equal(names, []string{"moof", "mdat"}) {
+		t.Fatalf("%s has %q", name, names)
 	}
+	s := &reading{
+		track: tr, name: name, segment: segment{size: len(b)},
+		header: one[*mp4.Tfhd](t, b, "moof", "traf", "tfhd"), begin: tr.checkBegin(t, name, b),
+	}
+	if len(tr.segments) == 0 {
+		tr.shown = math.MaxInt64
+	}
+	for i, run := range boxes[*mp4.Trun](t, b, "moof", "traf", "trun") {
+		if i > 0 && !run.CheckFlag(1) {
+			continue
+		}
+		s.move(t, i, int(run.DataOffset), sizes[0]+8)
+		for j := range run.Entries {
+			s.add(t, run, i, j)
+			if i == 0 && j == 0 {
+				s.first = head + s.at
+			}
+		}
+	}
+	if s.at != sizes[0]+sizes[1] {
+		t.Errorf("%s: samples end at %d, mdat at %d", name, s.at, sizes[0]+sizes[1])
+	}
+	tr.end += s.duration
+	tr.segments = append(tr.segments, s.segment)
+}
+
+// checkBegin checks that a media segment follows the one before, and returns its decode time.
+func (tr *track) checkBegin(t testing.TB, name string, b []byte) uint64 {
+	t.Helper()
 	number := one[*mp4.Mfhd](t, b, "moof", "mfhd").SequenceNumber
 	if number <= tr.number {
-		t.Errorf("%s: segment %d has number %d, the one before %d", tr.name, n, number, tr.number)
+		t.Errorf("%s has number %d, the one before %d", name, number, tr.number)
 	}
 	tr.number = number
 	header := one[*mp4.Tfhd](t, b, "moof", "traf", "tfhd")
 	if header.TrackID != tr.id || !header.CheckFlag(mp4.TfhdDefaultBaseIsMoof) || header.CheckFlag(mp4.TfhdBaseDataOffsetPresent) {
-		t.Errorf("%s: segment %d: tfhd %+v", tr.name, n, header)
+		t.Errorf("%s: tfhd %+v", name, header)
 	}
 	decode := one[*mp4.Tfdt](t, b, "moof", "traf", "tfdt")
 	begin := decode.BaseMediaDecodeTimeV1
@@ -194,74 +214,87 @@ func (tr *track) add(t testing.TB, b []byte) {
 		begin = uint64(decode.BaseMediaDecodeTimeV0)
 	}
 	if begin != tr.end {
-		t.Errorf("%s: segment %d begins at %d, the one before ends at %d", tr.name, n, begin, tr.end)
+		t.Errorf("%s begins at %d, the one before ends at %d", name, begin, tr.end)
 	}
-	own := segment{size: len(b)}
-	if n == 1 {
-		tr.shown = math.MaxInt64
+	return begin
+}
+
+// reading is a media segment whose samples are being read.
+type reading struct {
+	segment
+	track  *track
+	name   string
+	header *mp4.Tfhd
+	begin  uint64
+	at     int // offset behind the last sample, relative to moof
+}
+
+// move goes to the data of run i, which begins behind the last sample, or for the first run at the
+// data of mdat.
+func (s *reading) move(t testing.TB, i, to, mdat int) {
+	t.Helper()
+	if i == 0 {
+		s.at = mdat
 	}
-	at := 0 // offset behind the last sample, relative to moof
-	for i, run := range boxes[*mp4.Trun](t, b, "moof", "traf", "trun") {
-		if i > 0 && !run.CheckFlag(1) {
-			continue
+	if to != s.at {
+		t.Errorf("%s: run %d is at %d, want %d", s.name, i, to, s.at)
+	}
+	s.at = to
+}
+
+// add reads sample j of run i.
+func (s *reading) add(t testing.TB, run *mp4.Trun, i, j int) {
+	t.Helper()
+	duration, size, flags := s.properties(run, j)
+	s.checkSync(t, i == 0 && j == 0, j, flags)
+	late := int64(0)
+	if run.CheckFlag(0x800) {
+		late = run.GetSampleCompositionTimeOffset(j)
+	}
+	if late < 0 { // libavformat and browsers change such times
+		t.Errorf("%s: sample %d is shown %d before it is decoded", s.name, j+1, -late)
+	}
+	if len(s.track.segments) == 0 {
+		s.track.shown = min(s.track.shown, int64(s.begin+s.duration)+late)
+	}
+	if duration == 0 || size == 0 {
+		t.Errorf("%s: sample %d takes %d and has %d bytes", s.name, j+1, duration, size)
+	}
+	s.duration += uint64(duration)
+	s.at += int(size)
+}
+
+// properties returns the properties of a sample: its own, else those of tfhd, else those of trex.
+func (s *reading) properties(run *mp4.Trun, j int) (duration, size, flags uint32) {
+	choose := func(own, header bool, values ...uint32) uint32 {
+		switch {
+		case own:
+			return values[0]
+		case header:
+			return values[1]
 		}
-		if i == 0 || int(run.DataOffset) != at {
-			if want := sizes[0] + 8; i == 0 && int(run.DataOffset) != want || i > 0 {
-				t.Errorf("%s: segment %d: run %d is at %d, want %d", tr.name, n, i, run.DataOffset, max(want, at))
-			}
-			at = int(run.DataOffset)
-		}
-		for j, e := range run.Entries {
-			duration, size, flags := tr.defaults.DefaultSampleDuration, tr.defaults.DefaultSampleSize, tr.defaults.DefaultSampleFlags
-			if header.CheckFlag(mp4.TfhdDefaultSampleDurationPresent) {
-				duration = header.DefaultSampleDuration
-			}
-			if header.CheckFlag(mp4.TfhdDefaultSampleSizePresent) {
-				size = header.DefaultSampleSize
-			}
-			if header.CheckFlag(mp4.TfhdDefaultSampleFlagsPresent) {
-				flags = header.DefaultSampleFlags
-			}
-			if run.CheckFlag(0x100) {
-				duration = e.SampleDuration
-			}
-			if run.CheckFlag(0x200) {
-				size = e.SampleSize
-			}
-			if run.CheckFlag(0x400) {
-				flags = e.SampleFlags
-			} else if j == 0 && run.CheckFlag(4) {
-				flags = run.FirstSampleFlags
-			}
-			const isNoSync = 1 << 16 // sample_is_non_sync_sample
-			if first := i == 0 && j == 0; first && flags&isNoSync != 0 {
-				t.Errorf("%s: segment %d does not begin with a sync sample: flags %#x", tr.name, n, flags)
-			} else if !first && tr.video && flags&isNoSync == 0 && flags>>24&3 != 2 {
-				t.Errorf("%s: segment %d: sample %d depends on none, and is no first one: flags %#x", tr.name, n, j+1, flags)
-			}
-			late := int64(0)
-			if run.CheckFlag(0x800) {
-				late = run.GetSampleCompositionTimeOffset(j)
-			}
-			if late < 0 { // libavformat and browsers change such times
-				t.Errorf("%s: segment %d: sample %d is shown %d before it is decoded", tr.name, n, j+1, -late)
-			}
-			if n == 1 {
-				tr.shown = min(tr.shown, int64(begin+own.duration)+late)
-			}
-			if duration == 0 || size == 0 {
-				t.Errorf("%s: segment %d: sample %d takes %d and has %d bytes", tr.name, n, j+1, duration, size)
-			}
-			own.duration += uint64(duration)
-			at += int(size)
-			if i == 0 && j == 0 {
-				own.first = head + at
-			}
-		}
+		return values[2]
 	}
-	if at != sizes[0]+sizes[1] {
-		t.Errorf("%s: segment %d: samples end at %d, mdat at %d", tr.name, n, at, sizes[0]+sizes[1])
+	e, h, d := run.Entries[j], s.header, s.track.defaults
+	duration = choose(run.CheckFlag(0x100), h.CheckFlag(mp4.TfhdDefaultSampleDurationPresent), e.SampleDuration, h.DefaultSampleDuration, d.DefaultSampleDuration)
+	size = choose(run.CheckFlag(0x200), h.CheckFlag(mp4.TfhdDefaultSampleSizePresent), e.SampleSize, h.DefaultSampleSize, d.DefaultSampleSize)
+	flags = choose(run.CheckFlag(0x400), h.CheckFlag(mp4.TfhdDefaultSampleFlagsPresent), e.SampleFlags, h.DefaultSampleFlags, d.DefaultSampleFlags)
+	if j == 0 && run.CheckFlag(4) && !run.CheckFlag(0x400) {
+		flags = run.FirstSampleFlags
 	}
-	tr.end += own.duration
-	tr.segments = append(tr.segments, own)
+	return duration, size, flags
+}
+
+// checkSync checks that the first sample of a segment, and of video no other one, can be decoded
+// alone.
+func (s *reading) checkSync(t testing.TB, first bool, j int, flags uint32) {
+	t.Helper()
+	const isNoSync = 1 << 16 // sample_is_non_sync_sample
+	sync := flags&isNoSync == 0
+	switch {
+	case first && !sync:
+		t.Errorf("%s does not begin with a sync sample: flags %#x", s.name, flags)
+	case !first && s.track.video && sync && flags>>24&3 != 2:
+		t.Errorf("%s: sample %d depends on none, and is no first one: flags %#x", s.name, j+1, flags)
+	}
 }
