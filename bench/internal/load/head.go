@@ -36,15 +36,10 @@ var (
 // line ends in CR LF. parseHead allocates nothing for a valid head.
 func parseHead(text []byte) (head, error) {
 	line, rest, _ := bytes.Cut(text, []byte("\r\n"))
-	// "HTTP/1.1 200 OK"; the reason phrase may be missing.
-	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
-		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
+	h, err := parseStatus(line)
+	if err != nil {
+		return head{}, err
 	}
-	status, ok := decimal(line[9:12])
-	if !ok || status < 100 || status > 999 {
-		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
-	}
-	h := head{status: int(status), length: -1, keep: line[7] == '1'}
 	coded := false
 	for {
 		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
@@ -56,25 +51,9 @@ func parseHead(text []byte) (head, error) {
 			return head{}, fmt.Errorf("%w: header line %.60q", errAnswer, line)
 		}
 		name, value := line[:colon], bytes.TrimSpace(line[colon+1:])
-		switch {
-		case bytes.EqualFold(name, nameLength):
-			n, ok := decimal(value)
-			if !ok || h.length >= 0 && h.length != n {
-				return head{}, fmt.Errorf("%w: content-length %.60q", errAnswer, value)
-			}
-			h.length = n
-		case bytes.EqualFold(name, nameCoding):
-			coded = true
-			h.chunked = bytes.EqualFold(lastToken(value), codingChunked)
-		case bytes.EqualFold(name, nameConnection):
-			switch {
-			case hasToken(value, optionClose):
-				h.keep = false
-			case hasToken(value, optionKeep):
-				h.keep = true
-			}
-		case bytes.EqualFold(name, nameRetryAfter):
-			h.retryAfter = retryAfter(value)
+		coded = coded || bytes.EqualFold(name, nameCoding)
+		if err := h.field(name, value); err != nil {
+			return head{}, err
 		}
 	}
 	if coded { // Transfer-Encoding overrides Content-Length
@@ -87,6 +66,42 @@ func parseHead(text []byte) (head, error) {
 		h.keep = false
 	}
 	return h, nil
+}
+
+// parseStatus parses a line such as "HTTP/1.1 200 OK"; the reason phrase may be missing.
+func parseStatus(line []byte) (head, error) {
+	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
+		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
+	}
+	status, ok := decimal(line[9:12])
+	if !ok || status < 100 || status > 999 {
+		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
+	}
+	return head{status: int(status), length: -1, keep: line[7] == '1'}, nil
+}
+
+// field takes a header field over into the head.
+func (h *head) field(name, value []byte) error {
+	switch {
+	case bytes.EqualFold(name, nameLength):
+		n, ok := decimal(value)
+		if !ok || h.length >= 0 && h.length != n {
+			return fmt.Errorf("%w: content-length %.60q", errAnswer, value)
+		}
+		h.length = n
+	case bytes.EqualFold(name, nameCoding):
+		h.chunked = bytes.EqualFold(lastToken(value), codingChunked)
+	case bytes.EqualFold(name, nameConnection):
+		switch {
+		case hasToken(value, optionClose):
+			h.keep = false
+		case hasToken(value, optionKeep):
+			h.keep = true
+		}
+	case bytes.EqualFold(name, nameRetryAfter):
+		h.retryAfter = retryAfter(value)
+	}
+	return nil
 }
 
 // retryAfter parses seconds or a date (RFC 9110, 10.2.3). The result is 0 for an invalid or past

@@ -18,6 +18,7 @@
 package viewers
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -65,50 +66,49 @@ type Config struct {
 
 // filled returns c with defaults. The error is ErrConfig.
 func (c Config) filled() (Config, error) {
-	bad := func(format string, args ...any) (Config, error) {
-		return c, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)
-	}
-	def := func(d *time.Duration, to time.Duration) {
-		if *d == 0 {
-			*d = to
-		}
-	}
-	if c.Viewers == 0 {
-		c.Viewers = 1
-	}
-	if c.Retries == 0 {
-		c.Retries = 6
-	}
+	c.Viewers, c.Retries = cmp.Or(c.Viewers, 1), cmp.Or(c.Retries, 6)
 	if c.WeakMin == 0 && c.WeakMax == 0 {
 		c.WeakMin, c.WeakMax = 1e6, 20e6
 	}
 	if c.BufferMin == 0 && c.BufferMax == 0 {
 		c.BufferMin, c.BufferMax = 12*time.Second, 30*time.Second
 	}
-	def(&c.Duration, time.Minute)
-	def(&c.Start, 2*time.Second)
-	def(&c.Timeout, 2*time.Minute)
+	c.Duration, c.Start, c.Timeout = cmp.Or(c.Duration, time.Minute), cmp.Or(c.Start, 2*time.Second), cmp.Or(c.Timeout, 2*time.Minute)
+	return c, cmp.Or(c.checkRun(), c.checkNetwork())
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)
+}
+
+func (c *Config) checkRun() error {
 	switch {
 	case len(c.URLs) == 0:
 		return bad("no URL to play")
 	case c.Viewers < 0 || c.Viewers > 1_000_000:
 		return bad("%d viewers", c.Viewers)
-	case c.Duration < 0 || c.Ramp < 0 || c.Start < 0 || c.Retries < 0 || c.Timeout < 0:
+	case c.Retries < 0 || min(c.Duration, c.Ramp, c.Start, c.Timeout) < 0:
 		return bad("nothing may be negative")
 	case c.Ramp > c.Duration:
 		return bad("viewers that come within %v, in a run of %v", c.Ramp, c.Duration)
+	case !(c.Seeks >= 0 && c.Seeks <= 600):
+		return bad("%v seeks a minute", c.Seeks)
+	}
+	return nil
+}
+
+func (c *Config) checkNetwork() error {
+	switch {
 	case !(c.WeakShare >= 0 && c.WeakShare <= 1):
 		return bad("a share of %v of the viewers", c.WeakShare)
 	case !(c.WeakMin >= 1000 && c.WeakMin <= c.WeakMax && c.WeakMax <= 1e12):
 		return bad("a weak network of %v to %v bits a second", c.WeakMin, c.WeakMax)
 	case !(c.Rate == 0 || c.Rate >= 1000 && c.Rate <= 1e12):
 		return bad("a rate of %v bits a second", c.Rate)
-	case !(c.Seeks >= 0 && c.Seeks <= 600):
-		return bad("%v seeks a minute", c.Seeks)
 	case c.BufferMin < c.Start || c.BufferMax < c.BufferMin:
 		return bad("%v to %v loaded ahead, and playing with %v", c.BufferMin, c.BufferMax, c.Start)
 	}
-	return c, nil
+	return nil
 }
 
 // clock is the clock of a run.
