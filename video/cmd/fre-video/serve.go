@@ -135,6 +135,54 @@ func (c *serveConfig) check() error {
 	return nil
 }
 
+// signKey reads the key that signs addresses; nil: addresses are not signed.
+func (cfg *serveConfig) signKey() ([]byte, error) {
+	if cfg.KeyFile == "" {
+		return nil, nil
+	}
+	key, err := os.ReadFile(cfg.KeyFile)
+	if err == nil && len(bytes.TrimSpace(key)) < 32 {
+		err = errors.New("the key has fewer than 32 bytes")
+	}
+	if err != nil {
+		return nil, failure.Hint(fmt.Errorf("--sign-key: %w", err), "create a key: head -c 32 /dev/urandom | base64 > FILE")
+	}
+	return key, nil
+}
+
+// tls returns the configuration of the listener, nil without a certificate, and the URL's scheme.
+func (cfg *serveConfig) tls(log *slog.Logger) (*tls.Config, string, error) {
+	if cfg.TLSCert == "" && cfg.TLSKey == "" {
+		return nil, "http", nil
+	}
+	cert, err := httpserver.LoadCertificate(cfg.TLSCert, cfg.TLSKey, log)
+	if err != nil {
+		return nil, "", failure.Hint(err, "--tls-cert and --tls-key must name a certificate and its key, both in PEM")
+	}
+	return &tls.Config{GetCertificate: cert.Get}, "https", nil
+}
+
+// openLibrary makes the path of the state absolute and opens the assets. Damaged assets are logged
+// and left out.
+func (cfg *serveConfig) openLibrary(ctx context.Context, log *slog.Logger) (*asset.Library, error) {
+	var err error
+	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
+		return nil, fmt.Errorf("--state: %w", err)
+	}
+	library, damaged, err := asset.Open(cfg.State)
+	if err != nil {
+		next := "give a writable directory"
+		if errors.Is(err, asset.ErrInUse) {
+			next = "stop the other fre-video serve, or give another directory"
+		}
+		return nil, failure.Hint(fmt.Errorf("--state: %w", err), next)
+	}
+	for _, err := range damaged {
+		log.ErrorContext(ctx, "leaving out a damaged asset", "error", err)
+	}
+	return library, nil
+}
+
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var level slog.Level
@@ -155,38 +203,19 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		}
 	}()
 
-	var key []byte
-	if cfg.KeyFile != "" {
-		if key, err = os.ReadFile(cfg.KeyFile); err != nil {
-			return failure.Hint(fmt.Errorf("--sign-key: %w", err), "create a key: head -c 32 /dev/urandom | base64 > FILE")
-		}
-		if len(bytes.TrimSpace(key)) < 32 {
-			return failure.Hint(errors.New("--sign-key: the key has fewer than 32 bytes"), "create a key: head -c 32 /dev/urandom | base64 > FILE")
-		}
-	}
-	var secure *tls.Config
-	if cfg.TLSCert != "" || cfg.TLSKey != "" {
-		cert, err := httpserver.LoadCertificate(cfg.TLSCert, cfg.TLSKey, log)
-		if err != nil {
-			return failure.Hint(err, "--tls-cert and --tls-key must name a certificate and its key, both in PEM")
-		}
-		secure = &tls.Config{GetCertificate: cert.Get}
-	}
-	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
-		return fmt.Errorf("--state: %w", err)
-	}
-	library, damaged, err := asset.Open(cfg.State)
+	key, err := cfg.signKey()
 	if err != nil {
-		next := "give a writable directory"
-		if errors.Is(err, asset.ErrInUse) {
-			next = "stop the other fre-video serve, or give another directory"
-		}
-		return failure.Hint(fmt.Errorf("--state: %w", err), next)
+		return err
+	}
+	secure, scheme, err := cfg.tls(log)
+	if err != nil {
+		return err
+	}
+	library, err := cfg.openLibrary(ctx, log)
+	if err != nil {
+		return err
 	}
 	undo = append(undo, library.Close)
-	for _, err := range damaged {
-		log.ErrorContext(ctx, "leaving out a damaged asset", "error", err)
-	}
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
@@ -261,10 +290,6 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 			}
 		}),
 	})
-	scheme := "http"
-	if secure != nil {
-		scheme = "https"
-	}
 	log.InfoContext(ctx, "service ready", "url", scheme+"://"+listener.Addr().String(), "state", cfg.State, "engine", cfg.Engine)
 	stopped := make(chan error, 1)
 	go func() {
