@@ -67,10 +67,13 @@ func (l *imageLists) init() {
 	}
 }
 
+// imageRoutes has the routes below /images/.
+type imageRoutes struct{ *server }
+
 // imageList answers GET /images/json?all=&filters=&shared-size=. With shared-size, sizes are
 // allocated disk space. Only all includes build tools, as Docker's all includes intermediate
 // images.
-func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageList(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "dangling", "label", "label!", "reference", "before", "since", "until")
 	if err != nil {
 		return err
@@ -171,7 +174,7 @@ func list(names []string) []string {
 
 // imageFilter returns the test for the filters. The test returns nil for a mismatch, and
 // otherwise the image with the matching names.
-func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) *store.Image, error) {
+func (s imageRoutes) imageFilter(f filters) (func(*store.Image, map[string]string) *store.Image, error) {
 	now := time.Now()
 	dangling, asked, err := f.flag("dangling")
 	if err != nil {
@@ -292,7 +295,7 @@ var graphDriver = storage.DriverData{Name: "fre", Data: map[string]string{}}
 
 // platformed returns the image with the given name or id, if the image fits the requested
 // platforms.
-func (s *server) platformed(r *http.Request, name, parameter string) (*store.Image, error) {
+func (s imageRoutes) platformed(r *http.Request, name, parameter string) (*store.Image, error) {
 	img, err := s.image(name)
 	if err != nil {
 		return nil, err
@@ -306,7 +309,7 @@ func (s *server) platformed(r *http.Request, name, parameter string) (*store.Ima
 }
 
 // imageInspect answers GET /images/NAME/json?platform=.
-func (s *server) imageInspect(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageInspect(w http.ResponseWriter, r *http.Request) error {
 	img, err := s.platformed(r, r.PathValue("name"), "platform")
 	if err != nil {
 		return err
@@ -331,7 +334,7 @@ func (s *server) imageInspect(w http.ResponseWriter, r *http.Request) error {
 
 // diffIDs returns the diff ids of an image's layers. For an image built by FRE, the engine has
 // to pack archives to compute the digests, so diffIDs caches the result while the image exists.
-func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest, error) {
+func (s imageRoutes) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest, error) {
 	known, _ := s.layers.Load(img.Digest)
 	if ids, ok := known.([]store.Digest); ok {
 		return ids, nil
@@ -353,7 +356,7 @@ func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest,
 
 // imageHistory answers GET /images/NAME/history?platform=: the steps that made an image, last
 // step first.
-func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageHistory(w http.ResponseWriter, r *http.Request) error {
 	img, err := s.platformed(r, r.PathValue("name"), "platform")
 	if err != nil {
 		return err
@@ -374,7 +377,7 @@ func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
 }
 
 // imageTag answers POST /images/NAME/tag?repo=&tag=.
-func (s *server) imageTag(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageTag(w http.ResponseWriter, r *http.Request) error {
 	as, err := reference(r.URL.Query().Get("repo"), r.URL.Query().Get("tag"))
 	if err != nil {
 		return err
@@ -403,7 +406,7 @@ func removedImages(gone build.Removed) []types.DeleteResponse {
 
 // imageRemove answers DELETE /images/NAME?force=&noprune=&platforms=. A name without a version
 // means version latest, never another version.
-func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageRemove(w http.ResponseWriter, r *http.Request) error {
 	name := oci.Familiar(r.PathValue("name"))
 	img, err := s.platformed(r, name, "platforms")
 	if err != nil {
@@ -422,7 +425,7 @@ func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
 
 // imagePrune answers POST /images/prune?filters=: removes images without a name, or with
 // dangling=false all unused images, except base environments.
-func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "dangling", "label", "label!", "until")
 	if err != nil {
 		return err

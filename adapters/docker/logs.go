@@ -130,37 +130,49 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	if err := flush.Flush(); err != nil {
 		return nil // the client has disconnected
 	}
-	out := bufio.NewWriter(w)
-	var mu sync.Mutex
-	stream := func(id byte) io.Writer {
-		if tty {
-			return out
-		}
-		return frames{&mu, out, id}
-	}
-	err = read(func(l live.LogLine) error {
-		id, wanted := byte(stderr), o.stderr
-		if l.Stream == "stdout" {
-			id, wanted = stdout, o.stdout
-		}
-		if !wanted {
-			return nil
-		}
-		line := printed(l)
-		if o.timestamps {
-			line = l.Time.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line
-		}
-		_, err := io.WriteString(stream(id), line)
-		if err == nil && o.Follow {
-			if err = out.Flush(); err == nil {
-				err = flush.Flush()
-			}
-		}
-		return err
-	})
-	if err != nil && r.Context().Err() == nil {
-		_, _ = io.WriteString(stream(stderr), "error reading the log: "+err.Error()+"\n") // the status was already sent
+	out := logWriter{logOptions: o, tty: tty, Writer: bufio.NewWriter(w), flush: flush.Flush}
+	if err := read(out.line); err != nil && r.Context().Err() == nil {
+		_, _ = io.WriteString(out.stream(stderr), "error reading the log: "+err.Error()+"\n") // the status was already sent
 	}
 	_ = out.Flush() // the client may have disconnected
 	return nil
+}
+
+// logWriter sends the wanted lines of a log to a client.
+type logWriter struct {
+	logOptions
+	tty bool // one stream without frames
+	*bufio.Writer
+	flush func() error // sends to the client at once
+	mu    sync.Mutex   // of the frames
+}
+
+// stream returns the writer of one of the two streams.
+func (w *logWriter) stream(id byte) io.Writer {
+	if w.tty {
+		return w.Writer
+	}
+	return frames{&w.mu, w.Writer, id}
+}
+
+// line sends a line if the client wants its stream; at once if the client follows the log.
+func (w *logWriter) line(l live.LogLine) error {
+	id, wanted := byte(stderr), w.stderr
+	if l.Stream == "stdout" {
+		id, wanted = stdout, w.stdout
+	}
+	if !wanted {
+		return nil
+	}
+	line := printed(l)
+	if w.timestamps {
+		line = l.Time.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line
+	}
+	if _, err := io.WriteString(w.stream(id), line); err != nil || !w.Follow {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return w.flush()
 }

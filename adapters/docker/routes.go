@@ -21,6 +21,7 @@ type route struct {
 // routes returns the served routes, with every parameter that clients send: Docker's own, the
 // ones of the SDK for Python (trunc_cmd, only_ids, force of a tag) and of dockerode (hijack).
 func (s *server) routes() []route {
+	images := imageRoutes{s}
 	all := []route{
 		{"GET", "/_ping", nil, s.ping, false},
 		{"HEAD", "/_ping", nil, s.ping, false},
@@ -30,18 +31,18 @@ func (s *server) routes() []route {
 		{"GET", "/system/df", takes("type"), s.diskUsage, false},
 
 		{"GET", "/images/json", takes("all", "filters", "shared-size", "digests", "manifests", "only_ids").
-			without("filter", "filter parameter", "use filters={\"reference\":[NAME]}"), s.imageList, false},
-		{"POST", "/images/prune", takes("filters"), s.imagePrune, false},
+			without("filter", "filter parameter", "use filters={\"reference\":[NAME]}"), images.imageList, false},
+		{"POST", "/images/prune", takes("filters"), images.imagePrune, false},
 		{"POST", "/auth", nil, s.auth, true},
-		{"POST", "/images/create", takes("fromImage", "fromSrc", "repo", "tag", "message", "changes", "platform"), s.imageCreate, true},
-		{"POST", "/images/load", takes("quiet", "platform"), s.imageLoad, true},
-		{"GET", "/images/get", takes("names", "platform"), s.imageSave, false},
-		{"GET", "/images/{name...}/get", takes("platform"), s.imageSave, false},
-		{"GET", "/images/{name...}/json", takes("platform", "manifests"), s.imageInspect, false},
-		{"GET", "/images/{name...}/history", takes("platform"), s.imageHistory, false},
-		{"POST", "/images/{name...}/tag", takes("repo", "tag", "force"), s.imageTag, false},
-		{"POST", "/images/{name...}/push", takes("tag", "platform"), s.imagePush, false},
-		{"DELETE", "/images/{name...}", takes("force", "noprune", "platforms"), s.imageRemove, false},
+		{"POST", "/images/create", takes("fromImage", "fromSrc", "repo", "tag", "message", "changes", "platform"), images.imageCreate, true},
+		{"POST", "/images/load", takes("quiet", "platform"), images.imageLoad, true},
+		{"GET", "/images/get", takes("names", "platform"), images.imageSave, false},
+		{"GET", "/images/{name...}/get", takes("platform"), images.imageSave, false},
+		{"GET", "/images/{name...}/json", takes("platform", "manifests"), images.imageInspect, false},
+		{"GET", "/images/{name...}/history", takes("platform"), images.imageHistory, false},
+		{"POST", "/images/{name...}/tag", takes("repo", "tag", "force"), images.imageTag, false},
+		{"POST", "/images/{name...}/push", takes("tag", "platform"), images.imagePush, false},
+		{"DELETE", "/images/{name...}", takes("force", "noprune", "platforms"), images.imageRemove, false},
 
 		{"GET", "/containers/json", takes("all", "limit", "size", "filters", "trunc_cmd").
 			without("since", "since parameter", "use filters={\"since\":[ID]}").without("before", "before parameter", "use filters={\"before\":[ID]}"), s.containerList, false},

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -74,28 +75,34 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 		_ = encoder.Encode(last) // the client may have disconnected
 		return nil
 	}
+	send := func(record containerStats) (more bool) {
+		return encoder.Encode(record) == nil && flush.Flush() == nil && stream
+	}
+	// A stream begins with a record at once, because clients print nothing before.
+	if !stream || send(last) {
+		s.measureEach(r.Context(), c.ID, last, send)
+	}
+	return nil
+}
+
+// measureEach sends a record each second, until send returns false, the container is removed, or
+// ctx or the engine ends.
+func (s *server) measureEach(ctx context.Context, id string, last containerStats, send func(containerStats) (more bool)) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	// A stream begins with a record at once, because clients print nothing before.
-	if stream && (encoder.Encode(last) != nil || flush.Flush() != nil) {
-		return nil
-	}
-	for {
+	for more := true; more; {
 		select {
 		case <-tick.C:
-		case <-r.Context().Done():
-			return nil
+		case <-ctx.Done():
+			return
 		case <-s.engine.Closed():
-			return nil
+			return
 		}
-		next, err := s.measureAgain(c.ID, last)
+		next, err := s.measureAgain(id, last)
 		if err != nil {
-			return nil // the container was removed
+			return
 		}
-		if encoder.Encode(next) != nil || flush.Flush() != nil || !stream {
-			return nil
-		}
-		last = next
+		more, last = send(next), next
 	}
 }
 

@@ -167,7 +167,7 @@ func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 
 // imageCreate answers POST /images/create: a pull (fromImage, tag, platform), or
 // an import of an archive of a file system (fromSrc=-, repo, tag, message, changes).
-func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	if source := q.Get("fromSrc"); source != "" {
 		return s.imageImport(w, r, source)
@@ -217,7 +217,7 @@ func fullDuplex(w http.ResponseWriter) error {
 	return nil
 }
 
-func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source string) error {
+func (s imageRoutes) imageImport(w http.ResponseWriter, r *http.Request, source string) error {
 	if source != "-" {
 		return leftOut("import from URLs", "fetch it, then docker import - NAME < FILE")
 	}
@@ -249,7 +249,7 @@ func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source stri
 }
 
 // imageLoad answers POST /images/load?quiet=&platform=.
-func (s *server) imageLoad(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageLoad(w http.ResponseWriter, r *http.Request) error {
 	for _, p := range r.URL.Query()["platform"] {
 		if err := oci.CheckPlatform(p); err != nil {
 			return err
@@ -295,7 +295,7 @@ func (t *tarOut) Write(p []byte) (int, error) {
 
 // imageSave answers GET /images/get?names=&platform= and GET /images/NAME/get. A failure after
 // the first bytes aborts the answer.
-func (s *server) imageSave(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imageSave(w http.ResponseWriter, r *http.Request) error {
 	names := r.URL.Query()["names"]
 	if name := r.PathValue("name"); name != "" {
 		names = []string{name}
@@ -321,7 +321,7 @@ func (s *server) imageSave(w http.ResponseWriter, r *http.Request) error {
 
 // imagePush answers POST /images/NAME/push?tag=&platform=. Without a tag, the handler pushes
 // every version of the name.
-func (s *server) imagePush(w http.ResponseWriter, r *http.Request) error {
+func (s imageRoutes) imagePush(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
 	if err != nil {
@@ -362,7 +362,7 @@ func (s *server) imagePush(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) pushOne(ctx context.Context, out *progressOut, ref string, auth *oci.Auth) error {
+func (s imageRoutes) pushOne(ctx context.Context, out *progressOut, ref string, auth *oci.Auth) error {
 	sent, err := s.engine.Push(ctx, ref, "", auth, oci.PushOptions{AsImage: true}, out.report)
 	if err != nil {
 		return err
