@@ -106,7 +106,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, t *template.Template,
 	if err := b.read(t, dir); err != nil {
 		return nil, nil, t.Fault(err)
 	}
-	locked, err := ReadLock(dir)
+	locked, err := ReadLock(dir, b.Sites)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -134,11 +134,8 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template,
 	}
 	parts := slices.Clone(base.image.Parts)
 
-	lock := &Lock{
-		Version: lockVersion,
-		Base:    LockedBase{Name: t.Base, Digest: base.digest, Packages: base.debs},
-		Git:     locked.GitFor(t),
-	}
+	lock := newLock(b.Sites, LockedBase{Name: t.Base, Digest: base.digest, Packages: base.debs}, locked)
+	lock.Git = locked.GitFor(t)
 	of := buildOf{dir: dir, t: t, base: base.image, debs: base.debs, release: base.release, env: base.env, left: base.left, lock: lock, labels: OptionsOf(ctx).Labels, report: report}
 	if t.ForeignBase() { // before any work is done for the build
 		if of.program, err = b.interpret(ctx, &of, runtime); err != nil {
@@ -148,8 +145,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template,
 	if err := b.projectRequests(ctx, &of, runtime); err != nil {
 		return nil, nil, err
 	}
-	lock.Pip, lock.NPM, lock.Maven, lock.Composer = locked.PipFor(t), locked.NPMFor(t), locked.MavenFor(t), locked.ComposerFor(t)
-	lock.Gem = locked.GemFor(t)
+	lock.prune(t)
 	lock.Deb = locked.DebFor(t, lock.Base)
 	if locked != nil && t.Code.Build != nil {
 		lock.Build = locked.Build // each use checks whether the section still matches
@@ -340,9 +336,7 @@ func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, erro
 		}
 		of.report(Progress{Step: "packages", Message: site.Name(), End: true})
 	}
-	// Drop sections that do not answer the request; otherwise they would stay for ever.
-	of.lock.Pip, of.lock.NPM, of.lock.Maven = of.lock.PipFor(of.t), of.lock.NPMFor(of.t), of.lock.MavenFor(of.t)
-	of.lock.Composer, of.lock.Gem = of.lock.ComposerFor(of.t), of.lock.GemFor(of.t)
+	of.lock.prune(of.t) // otherwise sections that answer no request would stay for ever
 	return parts, nil
 }
 

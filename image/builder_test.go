@@ -176,16 +176,18 @@ func finishTiny(ctx context.Context, s *Step) ([]store.Part, error) {
 type tinyPip struct{ emptySite }
 
 func (tinyPip) Packages(ctx context.Context, s *Step, t *template.Template, lock *Lock) ([]store.Part, error) {
-	if lock.Pip == nil {
-		lock.Pip = &LockedPip{Request: t.Packages.Of("pip").Key()}
+	section, ok := lock.Sites["pip"].(*LockedPackages)
+	if !ok {
+		section = &LockedPackages{Request: t.Packages.Of("pip").Key()}
+		lock.Sites["pip"] = section
 		for _, r := range t.Packages.Of("pip").List {
 			name, version, _ := strings.Cut(r, "==")
 			sum := sha256.Sum256([]byte(r))
-			lock.Pip.Packages = append(lock.Pip.Packages, LockedPackage{name, version, []string{"sha256:" + hex.EncodeToString(sum[:])}, "", nil})
+			section.Packages = append(section.Packages, LockedPackage{name, version, []string{"sha256:" + hex.EncodeToString(sum[:])}, "", nil})
 		}
 	}
 	var parts []store.Part
-	for _, locked := range lock.Pip.Packages {
+	for _, locked := range section.Packages {
 		r := locked.Name + "==" + locked.Version
 		part, ok := s.Store.Part("pip:" + r)
 		if !ok {
@@ -370,8 +372,8 @@ func TestBuild(t *testing.T) {
 	if diff := cmp.Diff(LockedBase{Name: "python", Packages: map[string]string{"python": "1.0-1", "docs": "1.0-1"}}, lock.Base); diff != "" {
 		t.Errorf("lock: -want +got:\n%s", diff)
 	}
-	if lock.Pip == nil || len(lock.Pip.Packages) != 2 {
-		t.Errorf("lock: %+v", lock.Pip)
+	if got := packagesOf(lock, "pip"); len(got.Packages) != 2 {
+		t.Errorf("lock: %+v", got)
 	}
 	base, err := r.Base(ctx, "python", nil)
 	if err != nil {
@@ -405,7 +407,7 @@ func TestBuild(t *testing.T) {
 	if changed.Digest == img.Digest {
 		t.Error("changed code made the same image")
 	}
-	if diff := cmp.Diff(lock, second); diff != "" {
+	if diff := cmp.Diff(lock, second, cmp.AllowUnexported(Lock{})); diff != "" {
 		t.Errorf("lock changed: %s", diff)
 	}
 	if len(r.runner.runs) != runs || r.archive.unpacks.Load() != unpacks {
@@ -425,7 +427,7 @@ func TestBuild(t *testing.T) {
 // TestBuildHonoursLock: A build installs exactly the packages of the lock.
 func TestBuildHonoursLock(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib]}\n", "main.py": ""})
-	lock := &Lock{Version: 1, Pip: &LockedPip{Request: []string{"lib"}, Packages: []LockedPackage{{"lib", "0.9", []string{hashA}, "", nil}}}}
+	lock := &Lock{Version: 1, Sites: map[string]Section{"pip": &LockedPackages{Request: []string{"lib"}, Packages: []LockedPackage{{"lib", "0.9", []string{hashA}, "", nil}}}}}
 	if err := WriteLock(r.root, lock); err != nil {
 		t.Fatal(err)
 	}
@@ -433,14 +435,14 @@ func TestBuildHonoursLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(lock.Pip, got.Pip); diff != "" {
+	if diff := cmp.Diff(lock.Sites, got.Sites); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if !slices.Contains(r.runner.runs, "install lib==0.9") {
 		t.Errorf("the locked version was not installed: %v", r.runner.runs)
 	}
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==1]}\n"})
-	if _, got, err = r.Build(t.Context(), r.root, nil); err != nil || got.Pip.Packages[0].Version != "1" {
+	if _, got, err = r.Build(t.Context(), r.root, nil); err != nil || packagesOf(got, "pip").Packages[0].Version != "1" {
 		t.Errorf("another request still has the old lock: %+v, %v", got, err)
 	}
 }

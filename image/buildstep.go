@@ -116,7 +116,8 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 		own.List, own.Scripts = slices.Concat(own.List, more.List), slices.Concat(own.Scripts, more.Scripts)
 		t.Packages[site.Name()] = &own
 	}
-	lock := &Lock{Version: lockVersion, Base: LockedBase{Name: t.Base}, Pip: of.lock.Build.PipFor(&t), NPM: of.lock.Build.NPMFor(&t), Maven: of.lock.Build.MavenFor(&t), Composer: of.lock.Build.ComposerFor(&t), Gem: of.lock.Build.GemFor(&t)}
+	lock := newLock(b.Sites, LockedBase{Name: t.Base}, of.lock.Build)
+	lock.prune(&t)
 	build := buildOf{dir: of.dir, t: &t, base: of.base, debs: of.debs, release: of.release, lock: lock, report: of.report}
 	more, err := b.packages(ctx, &build)
 	if err != nil {

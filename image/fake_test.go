@@ -49,6 +49,17 @@ func (s emptySite) Syntax() template.Site {
 	return template.Site{Request: all, Step: "write a package", Scripts: &template.Names{Key: s.name + "_scripts", Name: all}}
 }
 
+// Section is what most sites lock.
+func (emptySite) Section() Section { return &LockedPackages{} }
+
+// packagesOf returns a site's section of a lock; an empty one if the lock has none.
+func packagesOf(l *Lock, site string) *LockedPackages {
+	if s, ok := l.Sites[site].(*LockedPackages); ok {
+		return s
+	}
+	return &LockedPackages{}
+}
+
 func (emptySite) Packages(context.Context, *Step, *template.Template, *Lock) ([]store.Part, error) {
 	return nil, nil
 }

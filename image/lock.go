@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/fre-engine/fre/internal/lazyregexp"
 
@@ -25,25 +24,47 @@ const LockFile = "fret.lock"
 
 const (
 	lockVersion  = 1
-	maxLockBytes = 16 << 20 // npm's lock of a thousand packages has about 1 MiB
+	maxLockBytes = 16 << 20 // a lock of a thousand packages has about 1 MiB
 )
 
 // Lock pins the names, versions and hashes that a build resolved; it has no host names.
 //
-// A section is valid while its Request equals the template's ([template.Requests.Key]): see
-// [Lock.PipFor] and the like.
+// The file has a member for each site's section, between base and deb:
+//
+//	{"version": 1, "base": {…}, "SITE": {…}, …, "deb": {…}, "git": {…}, "build": {…}}
 type Lock struct {
-	Version  int             `json:"version"` // 1
-	Base     LockedBase      `json:"base"`
-	Pip      *LockedPip      `json:"pip,omitempty"`
-	NPM      *LockedNPM      `json:"npm,omitempty"`
-	Maven    *LockedMaven    `json:"maven,omitempty"`
-	Composer *LockedComposer `json:"composer,omitempty"`
-	Gem      *LockedGem      `json:"gem,omitempty"`
-	Deb      *LockedDeb      `json:"deb,omitempty"`
-	Git      *LockedGit      `json:"git,omitempty"`
-	Build    *Lock           `json:"build,omitempty"` // packages of code.build, together with the function's own
+	Version int // 1
+	Base    LockedBase
+	Sites   map[string]Section // by the name of the site; nil: none
+	Deb     *LockedDeb
+	Git     *LockedGit
+	Build   *Lock // packages of code.build, together with the function's own
+
+	sites []string // names of the sites, in the order of the file
 }
+
+// Section is what one site locks: a pointer to a struct, whose JSON object is a member of the file.
+type Section interface {
+	// Answers reports whether the section pins what r requests. A section that does not is
+	// resolved again.
+	Answers(r *template.Requests) bool
+
+	// Check returns an error for bad names and hashes, and for names of hosts.
+	Check() error
+}
+
+// LockedPackages is the [Section] of a site that pins versions by hash, and embedded in others. It
+// is valid while Request is the requests' [template.Requests.Key].
+type LockedPackages struct {
+	Request  []string        `json:"request"`
+	Packages []LockedPackage `json:"packages"`
+}
+
+// Answers compares the keys of the requests.
+func (l *LockedPackages) Answers(r *template.Requests) bool { return slices.Equal(l.Request, r.Key()) }
+
+// Check refuses packages without exactly one hash.
+func (l *LockedPackages) Check() error { return CheckPackages(l.Packages, LockedName, LockedVersion) }
 
 // LockedBase names the base environment of an image. For FRE's own bases it is only a record,
 // because Debian's archive keeps no old versions.
@@ -52,50 +73,6 @@ type LockedBase struct {
 	// Digest, for a base from a registry, is the registry's digest, which is pinned.
 	Digest   store.Digest      `json:"digest,omitempty"`
 	Packages map[string]string `json:"packages"` // Debian package → version
-}
-
-// LockedPip is valid while Request is the
-// [template.Requests.Key] of packages.pip and Index is
-// packages.pip_index.
-type LockedPip struct {
-	Request  []string          `json:"request"`
-	Index    map[string]string `json:"index,omitempty"`
-	Packages []LockedPackage   `json:"packages"`
-}
-
-// LockedNPM is valid while Request is the
-// [template.Requests.Key] of packages.npm. PackageLock is npm's own
-// package-lock.json (v3) without "resolved" members.
-type LockedNPM struct {
-	Request     []string        `json:"request"`
-	PackageLock json.RawMessage `json:"package_lock"`
-}
-
-// LockedMaven is valid while Request is the
-// [template.Requests.Key] of packages.maven. A package is a jar,
-// in the order of Maven's class path, named group:artifact or group:artifact:classifier, with one
-// hash. Provided are jars for the compiler only; no image has them.
-type LockedMaven struct {
-	Request  []string        `json:"request"`
-	Packages []LockedPackage `json:"packages"`
-	Provided []LockedPackage `json:"provided,omitempty"`
-}
-
-// LockedComposer is valid while Request is the
-// [template.Requests.Key] of packages.composer. A package's
-// hash is the hash of its tree.
-type LockedComposer struct {
-	Request  []string        `json:"request"`
-	Packages []LockedPackage `json:"packages"`
-}
-
-// LockedGem is valid while Request is the
-// [template.Requests.Key] of packages.gem. A package follows the
-// packages it needs. The version of a platform's package ends in the platform, as in
-// 1.18.0-x86_64-linux-gnu. The only hash is the archive's.
-type LockedGem struct {
-	Request  []string        `json:"request"`
-	Packages []LockedPackage `json:"packages"`
 }
 
 // LockedGit is valid while Request is the template's code.git.
@@ -109,7 +86,7 @@ type LockedPackage struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
 	Hashes  []string `json:"hashes"` // "sha256:…", one for each acceptable file
-	// Source, for pip, is the file name of the source distribution to build. The only hash is its.
+	// Source is the file name of the source to build, for a site that builds. The only hash is its.
 	Source string `json:"source,omitempty"`
 
 	// Requires are the packages that build Source, sorted by name. Empty if the build needs no
@@ -117,58 +94,56 @@ type LockedPackage struct {
 	Requires []LockedPackage `json:"requires,omitempty"`
 }
 
+// Patterns of the names and versions that most sites lock.
 var (
-	hashPattern       = lazyregexp.New(`^sha256:[0-9a-f]{64}$`)
-	lockedNamePattern = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	sourcePattern     = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.(tar\.gz|zip)$`)
-	lockedJarPattern  = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*){1,2}$`)
-	commitPattern     = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	debName           = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+-]{0,254}$`)
-	debVersion        = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+:~-]{0,254}$`)
-	composerName      = lazyregexp.New(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
-	composerVersion   = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+_/#@-]{0,127}$`)
-	lockedVersion     = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,127}$`)
+	LockedName    = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	LockedVersion = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,127}$`)
 )
 
-// PipFor returns the pip section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) PipFor(t *template.Template) *LockedPip {
-	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Of("pip").Key()) || !maps.Equal(l.Pip.Index, t.Packages.Of("pip").Index) {
-		return nil
+var (
+	hashPattern   = lazyregexp.New(`^sha256:[0-9a-f]{64}$`)
+	commitPattern = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	debName       = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+-]{0,254}$`)
+	debVersion    = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+:~-]{0,254}$`)
+)
+
+// ValidHash reports whether hash is one that a lock may hold: "sha256:" and 64 hexadecimal digits.
+func ValidHash(hash string) bool { return hashPattern.MatchString(hash) }
+
+// CheckPackages returns an error for a package with a bad name or version, or without exactly one
+// hash.
+func CheckPackages(packages []LockedPackage, name, version *lazyregexp.Regexp) error {
+	for _, p := range packages {
+		if !name.MatchString(p.Name) || !version.MatchString(p.Version) {
+			return fmt.Errorf("bad package %q version %q", p.Name, p.Version)
+		}
+		if len(p.Hashes) != 1 || !ValidHash(p.Hashes[0]) {
+			return fmt.Errorf("package %s %s: want one hash, have %q", p.Name, p.Version, p.Hashes)
+		}
 	}
-	return l.Pip
+	return nil
 }
 
-// NPMFor returns the npm section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) NPMFor(t *template.Template) *LockedNPM {
-	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.Of("npm").Key()) {
-		return nil
+// newLock returns a lock with the sites' sections of locked, which may be nil.
+func newLock(sites []Site, base LockedBase, locked *Lock) *Lock {
+	l := &Lock{Version: lockVersion, Base: base, Sites: map[string]Section{}, sites: siteNames(sites)}
+	if locked != nil {
+		maps.Copy(l.Sites, locked.Sites)
 	}
-	return l.NPM
+	return l
 }
 
-// MavenFor returns the maven section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) MavenFor(t *template.Template) *LockedMaven {
-	if l == nil || l.Maven == nil || !slices.Equal(l.Maven.Request, t.Packages.Of("maven").Key()) {
-		return nil
-	}
-	return l.Maven
+// prune drops the sections of sites that do not answer the template.
+func (l *Lock) prune(t *template.Template) {
+	maps.DeleteFunc(l.Sites, func(site string, s Section) bool { return !s.Answers(t.Packages.Of(site)) })
 }
 
-// ComposerFor returns the composer section if it answers the template's request, else nil. l may be
-// nil.
-func (l *Lock) ComposerFor(t *template.Template) *LockedComposer {
-	if l == nil || l.Composer == nil || !slices.Equal(l.Composer.Request, t.Packages.Of("composer").Key()) {
-		return nil
+func siteNames(sites []Site) []string {
+	names := make([]string, len(sites))
+	for i, s := range sites {
+		names[i] = s.Name()
 	}
-	return l.Composer
-}
-
-// GemFor returns the gem section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) GemFor(t *template.Template) *LockedGem {
-	if l == nil || l.Gem == nil || !slices.Equal(l.Gem.Request, t.Packages.Of("gem").Key()) {
-		return nil
-	}
-	return l.Gem
+	return names
 }
 
 // GitFor returns the git section if it answers the template's request, else nil. l may be nil.
@@ -179,8 +154,9 @@ func (l *Lock) GitFor(t *template.Template) *LockedGit {
 	return l.Git
 }
 
-// ReadLock reads dir's lock file. Without a lock file it returns nil.
-func ReadLock(dir *os.Root) (*Lock, error) {
+// ReadLock reads dir's lock file, with the sections of the given sites. Without a lock file it returns
+// nil.
+func ReadLock(dir *os.Root, sites []Site) (*Lock, error) {
 	src, err := readSmall(dir, LockFile, maxLockBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -188,7 +164,7 @@ func ReadLock(dir *os.Root) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseLock(LockFile, src)
+	return ParseLock(LockFile, src, sites)
 }
 
 // readSmall reads a regular file of at most most bytes below dir. Errors: fs.ErrNotExist;
@@ -211,7 +187,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 
 // ParseLock reads a lock strictly: it refuses unknown members, bad hashes and host names. Errors
 // are [template.Errors] with name as the file.
-func ParseLock(name string, src []byte) (*Lock, error) {
+func ParseLock(name string, src []byte, sites []Site) (*Lock, error) {
 	fail := func(format string, args ...any) error {
 		return template.Errors{{File: name, Message: fmt.Sprintf(format, args...) + "; delete the file to resolve again"}}
 	}
@@ -219,43 +195,71 @@ func ParseLock(name string, src []byte) (*Lock, error) {
 		return nil, fail("the lock has %d bytes: the limit is %s", len(src), template.FormatBytes(maxLockBytes))
 	}
 	dec := json.NewDecoder(bytes.NewReader(src))
-	dec.DisallowUnknownFields()
-	var l Lock
-	if err := dec.Decode(&l); err != nil {
+	var members map[string]json.RawMessage
+	if err := dec.Decode(&members); err != nil {
 		at := dec.InputOffset()
 		var syntax *json.SyntaxError
-		var kind *json.UnmarshalTypeError
-		switch {
-		case errors.As(err, &syntax):
+		if errors.As(err, &syntax) {
 			at = syntax.Offset
-		case errors.As(err, &kind):
-			at = kind.Offset
 		}
 		return nil, template.Errors{template.ErrorAt(name, src, at, err.Error()+"; delete the file to resolve again")}
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fail("several JSON values")
 	}
-	if err := l.check(); err != nil {
+	l, err := decodeLock(members, sites)
+	if err == nil {
+		err = l.check()
+	}
+	if err != nil {
 		return nil, fail("%s", err)
 	}
-	return &l, nil
+	return l, nil
+}
+
+// decodeLock takes a lock's members apart.
+func decodeLock(members map[string]json.RawMessage, sites []Site) (*Lock, error) {
+	l := &Lock{sites: siteNames(sites), Sites: map[string]Section{}}
+	into := map[string]any{"version": &l.Version, "base": &l.Base, "deb": &l.Deb, "git": &l.Git}
+	for _, s := range sites {
+		if s, ok := s.(Locker); ok && string(members[s.Name()]) != "null" && members[s.Name()] != nil {
+			l.Sites[s.Name()] = s.Section()
+			into[s.Name()] = l.Sites[s.Name()]
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		raw := members[name]
+		switch {
+		case string(raw) == "null":
+		case name == "build":
+			var build map[string]json.RawMessage
+			err := json.Unmarshal(raw, &build)
+			if err == nil {
+				l.Build, err = decodeLock(build, sites)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("build: %w", err)
+			}
+		case into[name] == nil:
+			return nil, fmt.Errorf("unknown field %q", name)
+		default:
+			dec := json.NewDecoder(bytes.NewReader(raw))
+			dec.DisallowUnknownFields()
+			if err := dec.Decode(into[name]); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return l, nil
 }
 
 func (l *Lock) check() error {
 	if l.Version != lockVersion {
 		return fmt.Errorf("unknown version %d of the lock format: the engine knows version %d", l.Version, lockVersion)
 	}
-	if l.Pip != nil {
-		for _, p := range l.Pip.Packages {
-			if err := p.checkPip(); err != nil {
-				return err
-			}
-		}
-		for name, index := range l.Pip.Index {
-			if !lockedNamePattern.MatchString(name) || !template.ValidName(index) {
-				return fmt.Errorf("package %q: bad index %q", name, index)
-			}
+	for _, name := range slices.Sorted(maps.Keys(l.Sites)) {
+		if err := l.Sites[name].Check(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	if l.Build != nil {
@@ -266,30 +270,6 @@ func (l *Lock) check() error {
 			return fmt.Errorf("build: %w", err)
 		}
 	}
-	if l.Maven != nil {
-		for _, p := range slices.Concat(l.Maven.Packages, l.Maven.Provided) {
-			if !lockedJarPattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) || len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
-				return fmt.Errorf("bad jar %q version %q with hashes %q", p.Name, p.Version, p.Hashes)
-			}
-		}
-	}
-	if l.Composer != nil {
-		for _, p := range l.Composer.Packages {
-			if !composerName.MatchString(p.Name) || !composerVersion.MatchString(p.Version) {
-				return fmt.Errorf("composer: bad package %q version %q", p.Name, p.Version)
-			}
-			if len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
-				return fmt.Errorf("composer: package %s %s: want one hash, have %q", p.Name, p.Version, p.Hashes)
-			}
-		}
-	}
-	if l.Gem != nil {
-		for _, p := range l.Gem.Packages {
-			if !lockedNamePattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) || len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
-				return fmt.Errorf("gem: bad package %q version %q with hashes %q", p.Name, p.Version, p.Hashes)
-			}
-		}
-	}
 	if l.Git != nil && (!hashPattern.MatchString(l.Git.Request) || !commitPattern.MatchString(l.Git.Commit)) {
 		return fmt.Errorf("git: bad request %q or commit %q", l.Git.Request, l.Git.Commit)
 	}
@@ -297,80 +277,57 @@ func (l *Lock) check() error {
 		return fmt.Errorf("base %q: bad digest %q", l.Base.Name, l.Base.Digest)
 	}
 	if l.Deb != nil {
-		if err := l.Deb.check(); err != nil {
-			return err
-		}
-	}
-	if l.NPM != nil {
-		var v any
-		if err := json.Unmarshal(l.NPM.PackageLock, &v); err != nil {
-			return fmt.Errorf("package_lock: %w", err)
-		}
-		if _, ok := v.(map[string]any); !ok {
-			return errors.New("package_lock is not an object")
-		}
-		if hasMember(v, "resolved") {
-			return errors.New(`package_lock holds "resolved" members: a lock names no hosts`)
-		}
+		return l.Deb.check()
 	}
 	return nil
 }
 
-func (p *LockedPackage) checkPip() error {
-	if !lockedNamePattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) {
-		return fmt.Errorf("bad package %q version %q", p.Name, p.Version)
+// MarshalJSON writes the members in the order of the file.
+func (l *Lock) MarshalJSON() ([]byte, error) {
+	type member struct {
+		name  string
+		value any
 	}
-	if len(p.Hashes) == 0 {
-		return fmt.Errorf("package %s %s has no hash", p.Name, p.Version)
+	members := []member{{"version", l.Version}, {"base", l.Base}}
+	for _, name := range l.order() {
+		members = append(members, member{name, l.Sites[name]})
 	}
-	if p.Source != "" && (!sourcePattern.MatchString(p.Source) || len(p.Hashes) != 1) {
-		return fmt.Errorf("package %s %s: bad source %q with %d hashes", p.Name, p.Version, p.Source, len(p.Hashes))
+	if l.Deb != nil {
+		members = append(members, member{"deb", l.Deb})
 	}
-	for _, h := range p.Hashes {
-		if !hashPattern.MatchString(h) {
-			return fmt.Errorf("package %s %s: bad hash %q", p.Name, p.Version, h)
+	if l.Git != nil {
+		members = append(members, member{"git", l.Git})
+	}
+	if l.Build != nil {
+		members = append(members, member{"build", l.Build})
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	separator := byte('{')
+	for _, m := range members {
+		b.WriteByte(separator)
+		if err := enc.Encode(m.name); err != nil {
+			return nil, err
 		}
-	}
-	if len(p.Requires) > 0 && p.Source == "" {
-		return fmt.Errorf("package %s %s has build requirements but is not built from source", p.Name, p.Version)
-	}
-	for _, r := range p.Requires {
-		if r.Source != "" {
-			return fmt.Errorf("package %s %s: the build requirement %s is a source distribution", p.Name, p.Version, r.Name)
+		b.WriteByte(':')
+		if err := enc.Encode(m.value); err != nil {
+			return nil, err
 		}
-		if err := r.checkPip(); err != nil {
-			return fmt.Errorf("package %s %s: build requirement: %w", p.Name, p.Version, err)
-		}
+		separator = ','
 	}
-	return nil
+	b.WriteByte('}')
+	return b.Bytes(), nil
 }
 
-// canonical returns the packages in the order of the file.
-func canonical(packages []LockedPackage) []LockedPackage {
-	out := slices.Clone(packages)
-	for i, p := range out {
-		hashes := slices.Clone(p.Hashes)
-		slices.Sort(hashes)
-		out[i].Hashes, out[i].Requires = slices.Compact(hashes), canonical(p.Requires)
-	}
-	slices.SortFunc(out, func(a, b LockedPackage) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+// order returns the sites with a section in the order of the file, sites that the lock does not know
+// last.
+func (l *Lock) order() []string {
+	names := slices.Sorted(maps.Keys(l.Sites))
+	slices.SortStableFunc(names, func(a, b string) int {
+		return cmp.Compare(uint(slices.Index(l.sites, a)), uint(slices.Index(l.sites, b)))
 	})
-	return out
-}
-
-func hasMember(v any, name string) bool {
-	switch v := v.(type) {
-	case map[string]any:
-		for key, below := range v {
-			if key == name || hasMember(below, name) {
-				return true
-			}
-		}
-	case []any:
-		return slices.ContainsFunc(v, func(below any) bool { return hasMember(below, name) })
-	}
-	return false
+	return names
 }
 
 // Encode returns the file's bytes: equal locks give equal bytes.
@@ -380,9 +337,6 @@ func (l *Lock) Encode() ([]byte, error) {
 	if out.Base.Packages == nil {
 		out.Base.Packages = map[string]string{}
 	}
-	if l.Pip != nil {
-		out.Pip = &LockedPip{Request: l.Pip.Request, Index: l.Pip.Index, Packages: canonical(l.Pip.Packages)}
-	}
 	if err := out.check(); err != nil {
 		return nil, fmt.Errorf("encode %s: %w", LockFile, err)
 	}
@@ -390,7 +344,7 @@ func (l *Lock) Encode() ([]byte, error) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(out); err != nil {
+	if err := enc.Encode(&out); err != nil {
 		return nil, fmt.Errorf("encode %s: %w", LockFile, err)
 	}
 	return b.Bytes(), nil

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,78 +16,50 @@ var (
 	hashB = "sha256:" + strings.Repeat("b", 64)
 )
 
+// lockSites are the sites of sampleLock, in the order of the file.
+func lockSites() []Site { return []Site{emptySite{name: "shop"}, emptySite{name: "depot"}} }
+
 func sampleLock() *Lock {
 	return &Lock{
 		Version: 1,
-		Base:    LockedBase{Name: "python", Packages: map[string]string{"python3": "3.11.2-1+b1", "libc6": "2.36-9"}},
-		Pip: &LockedPip{Request: []string{"zeta>=1", "Alpha_b"}, Packages: []LockedPackage{
-			{Name: "zeta", Version: "1.2", Hashes: []string{hashB, hashA, hashB}},
-			{Name: "alpha-b", Version: "3!1.0+local", Hashes: []string{hashA}, Source: "alpha_b-3!1.0+local.tar.gz", Requires: []LockedPackage{
-				{Name: "wheel", Version: "0.45", Hashes: []string{hashB, hashA}}, {Name: "setuptools", Version: "75", Hashes: []string{hashA}},
-			}},
-		}},
-		NPM: &LockedNPM{Request: []string{"x@>=1 <2"}, PackageLock: json.RawMessage(`{"lockfileVersion":3,"packages":{}}`)},
+		Base:    LockedBase{Name: "toy", Packages: map[string]string{"toy3": "3.11.2-1+b1", "libc6": "2.36-9"}},
+		Sites: map[string]Section{
+			"shop":  &LockedPackages{Request: []string{"zeta>=1", "Alpha_b"}, Packages: []LockedPackage{{Name: "zeta", Version: "3!1.2+local", Hashes: []string{hashB}}}},
+			"depot": &LockedPackages{Request: []string{"x@>=1 <2"}, Packages: []LockedPackage{}},
+		},
+		sites: siteNames(lockSites()),
 	}
 }
 
 const sampleLockText = `{
   "version": 1,
   "base": {
-    "name": "python",
+    "name": "toy",
     "packages": {
       "libc6": "2.36-9",
-      "python3": "3.11.2-1+b1"
+      "toy3": "3.11.2-1+b1"
     }
   },
-  "pip": {
+  "shop": {
     "request": [
       "zeta>=1",
       "Alpha_b"
     ],
     "packages": [
       {
-        "name": "alpha-b",
-        "version": "3!1.0+local",
-        "hashes": [
-          "HASHA"
-        ],
-        "source": "alpha_b-3!1.0+local.tar.gz",
-        "requires": [
-          {
-            "name": "setuptools",
-            "version": "75",
-            "hashes": [
-              "HASHA"
-            ]
-          },
-          {
-            "name": "wheel",
-            "version": "0.45",
-            "hashes": [
-              "HASHA",
-              "HASHB"
-            ]
-          }
-        ]
-      },
-      {
         "name": "zeta",
-        "version": "1.2",
+        "version": "3!1.2+local",
         "hashes": [
-          "HASHA",
           "HASHB"
         ]
       }
     ]
   },
-  "npm": {
+  "depot": {
     "request": [
       "x@>=1 <2"
     ],
-    "package_lock": {
-      "lockfileVersion": 3,
-      "packages": {}
-    }
+    "packages": []
   }
 }
 `
@@ -100,7 +71,7 @@ func TestLockFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if got, err := ReadLock(dir); got != nil || err != nil {
+	if got, err := ReadLock(dir, lockSites()); got != nil || err != nil {
 		t.Fatalf("no file: got %v, %v", got, err)
 	}
 	if err := WriteLock(dir, sampleLock()); err != nil {
@@ -110,7 +81,7 @@ func TestLockFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := strings.NewReplacer("HASHA", hashA, "HASHB", hashB).Replace(sampleLockText)
+	want := strings.ReplaceAll(sampleLockText, "HASHB", hashB)
 	if diff := cmp.Diff(want, string(text)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -118,7 +89,7 @@ func TestLockFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := ReadLock(dir)
+	read, err := ReadLock(dir, lockSites())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,19 +107,15 @@ func TestLockFile(t *testing.T) {
 
 // TestLockAnswersRequest: A section of a lock applies only to the exact request that made it.
 func TestLockAnswersRequest(t *testing.T) {
-	l := sampleLock()
-	tmpl := &template.Template{Packages: template.Packages{"pip": {List: []string{"zeta>=1", "Alpha_b"}}, "npm": {List: []string{"x@2"}}}}
-	if l.PipFor(tmpl) != l.Pip {
-		t.Error("the pip section answers the same request")
+	l := newLock(lockSites(), LockedBase{}, sampleLock())
+	l.prune(&template.Template{Packages: template.Packages{"shop": {List: []string{"zeta>=1", "Alpha_b"}}, "depot": {List: []string{"x@2"}}}})
+	if l.Sites["shop"] == nil {
+		t.Error("the section of shop answers the same request")
 	}
-	if l.NPMFor(tmpl) != nil {
-		t.Error("the npm section answers another request")
+	if l.Sites["depot"] != nil {
+		t.Error("the section of depot answers another request")
 	}
-	tmpl.Packages.Of("pip").Index = map[string]string{"zeta": "team"}
-	if l.PipFor(tmpl) != nil {
-		t.Error("the pip section answers a request to another index")
-	}
-	if (*Lock)(nil).PipFor(tmpl) != nil {
+	if l := newLock(lockSites(), LockedBase{}, nil); len(l.Sites) != 0 {
 		t.Error("no lock answers nothing")
 	}
 }
@@ -161,21 +128,16 @@ func TestParseLockErrors(t *testing.T) {
 		{"unknown member", `{"version":1,"extra":2}`, `unknown field "extra"`},
 		{"wrong type", `{"version":"1"}`, "cannot unmarshal string"},
 		{"later version", `{"version":2}`, "unknown version 2 of the lock format"},
+		{"wrong section", `{"version":1,"shop":2}`, "shop: json: cannot unmarshal number"},
+		{"unknown member of a section", `{"version":1,"shop":{"extra":2}}`, `unknown field "extra"`},
+		{"short hash", `{"version":1,"shop":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:00"]}]}}`, "want one hash"},
+		{"no hash", `{"version":1,"shop":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":[]}]}}`, "want one hash"},
+		{"option as a name", `{"version":1,"shop":{"request":["a"],"packages":[{"name":"-r","version":"1","hashes":[]}]}}`, "bad package"},
+		{"build in a build", `{"version":1,"build":{"version":1,"build":{"version":1}}}`, "holds another build"},
 		{"two values", `{"version":1} {}`, "several JSON values"},
-		{"short hash", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:00"]}]}}`, `bad hash "sha256:00"`},
-		{"no hash", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":[]}]}}`, "has no hash"},
-		{"option as a name", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"-r","version":"1","hashes":[]}]}}`, "bad package"},
-		{"source elsewhere", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"../a-1.tar.gz"}]}}`, "bad source"},
-		{"built with nothing", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"requires":[{"name":"b","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"]}]}]}}`, "is not built"},
-		{"built with what is built", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"a-1.zip","requires":[{"name":"b","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"b-1.zip"}]}]}}`, "is a source distribution"},
-		{"built with something bad", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"a-1.zip","requires":[{"name":"b","version":"1","hashes":[]}]}]}}`, "build requirement: package b 1 has no hash"},
-		{"host", `{"version":1,"npm":{"request":["a"],"package_lock":{"packages":{"a":{"resolved":"https://h/"}}}}}`, "names no hosts"},
-		{"composer name", `{"version":1,"composer":{"request":["a/b"],"packages":[{"name":"../b","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"]}]}}`, "bad package"},
-		{"composer hash", `{"version":1,"composer":{"request":["a/b"],"packages":[{"name":"a/b","version":"1","hashes":[]}]}}`, "want one hash"},
-		{"no object", `{"version":1,"npm":{"request":["a"],"package_lock":[]}}`, "not an object"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := ParseLock(LockFile, []byte(c.src))
+			_, err := ParseLock(LockFile, []byte(c.src), lockSites())
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "delete the file to resolve again") {
 				t.Errorf("%s:\ngot  %v\nwant %s", c.src, err, c.want)
 			}
@@ -191,9 +153,9 @@ func FuzzParseLock(f *testing.F) {
 	}
 	f.Add(data)
 	f.Add([]byte(`{"version":1}`))
-	f.Add([]byte(`{"version":1,"npm":{"request":null,"package_lock":{}}}`))
+	f.Add([]byte(`{"version":1,"shop":{"request":null,"packages":null}}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		l, err := ParseLock("f", src)
+		l, err := ParseLock("f", src, lockSites())
 		if err != nil {
 			_ = err.Error()
 			return
@@ -202,7 +164,7 @@ func FuzzParseLock(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", src, err)
 		}
-		again, err := ParseLock("f", once)
+		again, err := ParseLock("f", once, lockSites())
 		if err != nil {
 			t.Fatalf("%q: own output refused: %v", src, err)
 		}

@@ -42,7 +42,7 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, same, err := r.Build(locked, r.root, nil)
-	if err != nil || again.Digest != img.Digest || !cmp.Equal(lock, same) {
+	if err != nil || again.Digest != img.Digest || !cmp.Equal(lock, same, cmp.AllowUnexported(Lock{})) {
 		t.Fatalf("the lock answers, and %v", err)
 	}
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==2]}\n"})

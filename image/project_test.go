@@ -35,8 +35,8 @@ type tinyMaven struct {
 
 func (s tinyMaven) Packages(_ context.Context, _ *Step, t *template.Template, lock *Lock) ([]store.Part, error) {
 	*s.asked = append(*s.asked, t.Packages.Of("maven").File+" "+string(t.Packages.Of("maven").Text)+strings.Join(t.Packages.Of("maven").List, " "))
-	if lock.Maven == nil {
-		lock.Maven = &LockedMaven{Request: t.Packages.Of("maven").Key()}
+	if lock.Sites["maven"] == nil {
+		lock.Sites["maven"] = &LockedPackages{Request: t.Packages.Of("maven").Key()}
 	}
 	return nil, nil
 }

@@ -39,11 +39,19 @@ type Site interface {
 	Env() []string
 
 	// Packages resolves and installs the packages that the template requests, and returns one part
-	// for each package version. lock is never nil. If the lock file answers the request, lock has
-	// the site's section, and Packages installs exactly its versions and hashes. Otherwise the
-	// section is nil, and Packages fills it if there is something to lock. Packages is called only
-	// for templates that request packages of the site.
+	// for each package version. lock is never nil. If the lock file answers the request, lock.Sites
+	// has the site's section, and Packages installs exactly its versions and hashes. Otherwise it
+	// has none, and Packages sets it if there is something to lock. Packages is called only for
+	// templates that request packages of the site.
 	Packages(ctx context.Context, s *Step, t *template.Template, lock *Lock) ([]store.Part, error)
+}
+
+// Locker is a Site with a section in the lock.
+type Locker interface {
+	Site
+
+	// Section returns an empty section, to be read from a lock.
+	Section() Section
 }
 
 // RequestReader is a Site whose request file refers to further files: included files, or the tool's

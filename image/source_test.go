@@ -186,8 +186,8 @@ func TestBuildStep(t *testing.T) {
 		if diff := gocmp.Diff([]string{"function/main.py 644 " + want, "opt/python/lib.py 644 version = 1.0"}, files); diff != "" {
 			t.Errorf("%d: -want +got:\n%s", n, diff)
 		}
-		if len(lock.Pip.Packages) != 1 || len(lock.Build.Pip.Packages) != 2 {
-			t.Errorf("%d: lock %+v, of the build %+v", n, lock.Pip, lock.Build.Pip)
+		if own, all := packagesOf(lock, "pip"), packagesOf(lock.Build, "pip"); len(own.Packages) != 1 || len(all.Packages) != 2 {
+			t.Errorf("%d: lock %+v, of the build %+v", n, own, all)
 		}
 		if steps != 1+n/2 {
 			t.Errorf("%d: %d steps", n, steps)

@@ -30,6 +30,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/runtimes"
+	"github.com/fre-engine/fre/runtimes/node"
+	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -244,7 +246,7 @@ func TestBuildPython(t *testing.T) {
 		t.Errorf("parts: %q", got)
 	}
 	hashes := hashesOf(img, "pip")
-	for _, p := range lock.Pip.Packages {
+	for _, p := range section[*python.Locked](lock, "pip").Packages {
 		if h := hashes["opt/python "+p.Name]; !slices.Contains(p.Hashes, h) {
 			t.Errorf("%s %s was verified by %q, which is none of the %d that are locked", p.Name, p.Version, h, len(p.Hashes))
 		}
@@ -304,17 +306,17 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 		if _, _, err := w.build(t, fmt.Sprintf(fret, `"requests==2.32.2"`), "main.py", nil); !errors.Is(err, image.ErrOffline) {
 			t.Errorf("no lock: %v", err)
 		}
-		lacking := &image.Lock{Pip: &image.LockedPip{Request: []string{"six==1.16.0"}, Packages: []image.LockedPackage{
+		lacking := lockOf("pip", &python.Locked{Request: []string{"six==1.16.0"}, Packages: []image.LockedPackage{
 			{Name: "six", Version: "1.16.0", Hashes: []string{"sha256:" + strings.Repeat("1", 64)}},
-		}}}
+		}})
 		if _, _, err := w.build(t, fmt.Sprintf(fret, "six==1.16.0"), "main.py", lacking); !errors.Is(err, image.ErrOffline) || !strings.Contains(err.Error(), "six 1.16.0") {
 			t.Errorf("a package that is not there: %v", err)
 		}
 	})
 	t.Run("hash mismatch", func(t *testing.T) {
-		bad := &image.Lock{Pip: &image.LockedPip{Request: []string{"six==1.16.0"}, Packages: []image.LockedPackage{
+		bad := lockOf("pip", &python.Locked{Request: []string{"six==1.16.0"}, Packages: []image.LockedPackage{
 			{Name: "six", Version: "1.16.0", Hashes: []string{"sha256:" + strings.Repeat("0", 64)}},
-		}}}
+		}})
 		_, _, err := w.build(t, fmt.Sprintf(fret, "six==1.16.0"), "main.py", bad)
 		var e *image.PackageError
 		if !errors.As(err, &e) || e.Cause != image.PackageChanged || !strings.Contains(err.Error(), "ash") || !strings.Contains(err.Error(), "six") {
@@ -472,7 +474,7 @@ func TestBuildNode(t *testing.T) {
 	var locked struct {
 		Packages map[string]struct{ Integrity string }
 	}
-	if err := json.Unmarshal(lock.NPM.PackageLock, &locked); err != nil {
+	if err := json.Unmarshal(section[*node.Locked](lock, "npm").PackageLock, &locked); err != nil {
 		t.Fatal(err)
 	}
 	hashes := hashesOf(img, "npm")
@@ -548,7 +550,7 @@ func TestBuildNode(t *testing.T) {
 			"":{"name":"function","version":"0.0.0","dependencies":{"is-odd":"3.0.1"}},
 			"node_modules/is-odd":{"version":"3.0.1","integrity":"sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="
 				,"dependencies":{}}}}`
-		bad := &image.Lock{NPM: &image.LockedNPM{Request: []string{"is-odd@3.0.1"}, PackageLock: json.RawMessage(raw)}}
+		bad := lockOf("npm", &node.Locked{Request: []string{"is-odd@3.0.1"}, PackageLock: json.RawMessage(raw)})
 		_, _, err := w.build(t, fmt.Sprintf(fret, "is-odd@3.0.1"), "index.js", bad)
 		var e *image.PackageError
 		if !errors.As(err, &e) || e.Cause != image.PackageChanged || !strings.Contains(err.Error(), "EINTEGRITY") {

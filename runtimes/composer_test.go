@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/php"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -103,7 +103,7 @@ func TestComposer(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	var names []string
-	for _, p := range lock.Composer.Packages {
+	for _, p := range section[*php.Locked](lock, "composer").Packages {
 		names = append(names, p.Name+" "+p.Version)
 	}
 	if diff := cmp.Diff([]string{"acme/greet 1.2.0", "acme/words 2.0.1"}, names); diff != "" {
@@ -134,13 +134,13 @@ func TestComposer(t *testing.T) {
 
 	// The lock does not match the repository's changed files.
 	greeting = "goodbye"
-	changed := *lock
-	changed.Composer = &image.LockedComposer{Request: lock.Composer.Request}
-	for _, p := range lock.Composer.Packages {
+	forged := &php.Locked{}
+	for _, p := range section[*php.Locked](lock, "composer").Packages {
 		p.Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
-		changed.Composer.Packages = append(changed.Composer.Packages, p)
+		forged.Packages = append(forged.Packages, p)
 	}
-	if _, _, err := w.buildFiles(t, files, &changed); err == nil || !strings.Contains(err.Error(), "the files were changed since") {
+	forged.Request = section[*php.Locked](lock, "composer").Request
+	if _, _, err := w.buildFiles(t, files, lockOf("composer", forged)); err == nil || !strings.Contains(err.Error(), "the files were changed since") {
 		t.Errorf("changed files: %v", err)
 	}
 

@@ -183,7 +183,7 @@ func TestBuildGems(t *testing.T) {
 	}
 	noHosts(t, lock)
 	var locked []string
-	for _, p := range lock.Gem.Packages {
+	for _, p := range section[*image.LockedPackages](lock, "gem").Packages {
 		locked = append(locked, p.Name+" "+p.Version)
 	}
 	slices.Sort(locked)
@@ -215,7 +215,7 @@ func TestBuildGems(t *testing.T) {
 	project := map[string]string{"fret.yaml": "id: f\nbase: ruby\npackages: {gem: Gemfile}\n", "main.rb": code, "Gemfile": gemfile}
 	names := func(l *image.Lock) string {
 		var out []string
-		for _, p := range l.Gem.Packages {
+		for _, p := range section[*image.LockedPackages](l, "gem").Packages {
 			out = append(out, p.Name+" "+p.Version)
 		}
 		return strings.Join(out, ", ")
@@ -293,11 +293,10 @@ func TestBuildGems(t *testing.T) {
 	w.Settings.GemSources = []string{x.address()}
 
 	// A locked version must keep its content at the source.
-	forged := *lock
-	forged.Gem = &image.LockedGem{Request: lock.Gem.Request, Packages: slices.Clone(lock.Gem.Packages)}
-	forged.Gem.Packages[0].Hashes = []string{"sha256:" + elsewhere}
+	forged := &image.LockedPackages{Request: section[*image.LockedPackages](lock, "gem").Request, Packages: slices.Clone(section[*image.LockedPackages](lock, "gem").Packages)}
+	forged.Packages[0].Hashes = []string{"sha256:" + elsewhere}
 	var changed *image.PackageError
-	if _, _, err := w.buildFiles(t, files, &forged); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
+	if _, _, err := w.buildFiles(t, files, lockOf("gem", forged)); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
 		t.Errorf("a gem that is not the locked one: %v", err)
 	}
 	if strings.Contains(said.String(), password) {

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -221,7 +222,7 @@ func TestIndex(t *testing.T) {
 	}
 	// The record names the installed file among the files in the lock.
 	sum := fmt.Sprintf("sha256:%x", sha256.Sum256(x.wheels["good"]))
-	if got := lock.Pip.Packages[0].Hashes; len(got) != 2 || !slices.Contains(got, sum) {
+	if got := section[*python.Locked](lock, "pip").Packages[0].Hashes; len(got) != 2 || !slices.Contains(got, sum) {
 		t.Errorf("locked %q", got)
 	}
 	if diff := cmp.Diff(map[string]string{"opt/python fretest-good": sum}, hashesOf(img, "pip")); diff != "" {
@@ -260,11 +261,11 @@ func TestIndex(t *testing.T) {
 	if out := w.inside(t, img, []string{"PYTHONPATH=/opt/python"}, "/usr/bin/python3", "-S", "-c", "import fretest_curious; print(fretest_curious.seen)"); out != "[]" {
 		t.Errorf("its build saw %s", out)
 	}
-	if p := lock.Pip.Packages[0]; p.Source != "fretest_curious-1.0.tar.gz" || len(p.Hashes) != 1 {
+	if p := section[*python.Locked](lock, "pip").Packages[0]; p.Source != "fretest_curious-1.0.tar.gz" || len(p.Hashes) != 1 {
 		t.Errorf("locked: %+v", p)
 	}
-	forged := &image.Lock{Pip: &image.LockedPip{Request: lock.Pip.Request, Packages: slices.Clone(lock.Pip.Packages)}}
-	forged.Pip.Packages[0].Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
+	forged := lockOf("pip", &python.Locked{Request: section[*python.Locked](lock, "pip").Request, Packages: slices.Clone(section[*python.Locked](lock, "pip").Packages)})
+	section[*python.Locked](forged, "pip").Packages[0].Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
 	var changed *image.PackageError
 	if _, _, err := w.build(t, fmt.Sprintf(fret, "curious"), "main.py", forged); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
 		t.Errorf("a source distribution that is not the locked one: %v", err)
@@ -347,7 +348,7 @@ func TestIndexNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	noHosts(t, lock)
-	if diff := cmp.Diff(map[string]string{"fretest-good": "team", "fretest-curious": "team"}, lock.Pip.Index); diff != "" {
+	if diff := cmp.Diff(map[string]string{"fretest-good": "team", "fretest-curious": "team"}, section[*python.Locked](lock, "pip").Index); diff != "" {
 		t.Errorf("locked: -want +got:\n%s", diff)
 	}
 	out := w.inside(t, img, []string{"PYTHONPATH=/opt/python"}, "/usr/bin/python3", "-S", "-c",

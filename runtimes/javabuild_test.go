@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/java"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
@@ -186,7 +187,7 @@ func buildMaven(t *testing.T, w *workshop) {
 		t.Fatalf("with the lock: %v, ran %q", err, w.runner.runs)
 	}
 	hashes := map[string]string{}
-	for _, p := range lock.Maven.Packages {
+	for _, p := range section[*java.Locked](lock, "maven").Packages {
 		hashes["opt/java "+p.Name] = p.Hashes[0]
 	}
 	for _, img := range []*store.Image{img, again} {
@@ -194,10 +195,10 @@ func buildMaven(t *testing.T, w *workshop) {
 			t.Error(diff)
 		}
 	}
-	bad := *lock.Maven
+	bad := *section[*java.Locked](lock, "maven")
 	bad.Packages = slices.Clone(bad.Packages)
 	bad.Packages[1].Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
-	_, _, err = w.build(t, fmt.Sprintf(fret, requests), "H.class", &image.Lock{Maven: &bad})
+	_, _, err = w.build(t, fmt.Sprintf(fret, requests), "H.class", lockOf("maven", &bad))
 	var e *image.PackageError
 	if !errors.As(err, &e) || e.Cause != image.PackageChanged || !strings.Contains(err.Error(), bad.Packages[1].Name+" 2.17.2: hash mismatch") {
 		t.Errorf("got %v", err)
@@ -245,8 +246,8 @@ func buildProject(t *testing.T, w *workshop) {
 		t.Fatal(err)
 	}
 	noHosts(t, lock)
-	if len(lock.Maven.Packages) != 3 || len(lock.Maven.Provided) != 1 || lock.Maven.Provided[0].Name != "org.projectlombok:lombok" {
-		t.Errorf("locked %+v", lock.Maven)
+	if len(section[*java.Locked](lock, "maven").Packages) != 3 || len(section[*java.Locked](lock, "maven").Provided) != 1 || section[*java.Locked](lock, "maven").Provided[0].Name != "org.projectlombok:lombok" {
+		t.Errorf("locked %+v", section[*java.Locked](lock, "maven"))
 	}
 	if got := partNames(img, "maven"); len(got) != 3 {
 		t.Errorf("the image has %q", got)

@@ -156,7 +156,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &image.Lock{NPM: &image.LockedNPM{Request: names, PackageLock: raw}}
+		return lockOf("npm", &node.Locked{Request: names, PackageLock: raw})
 	}
 	fret := func(allowed string, names ...string) string {
 		return fmt.Sprintf("id: f\nbase: node\npackages:\n  npm: [%s]\n  npm_scripts: [%s]\n", strings.Join(names, ", "), allowed)

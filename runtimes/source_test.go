@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/python"
 )
 
 // sdist makes a source distribution.
@@ -56,11 +57,11 @@ func TestBuildSource(t *testing.T) {
 				t.Errorf("parts: %q", got)
 			}
 			locked := func(l *image.Lock) *image.LockedPackage {
-				i := slices.IndexFunc(l.Pip.Packages, func(p image.LockedPackage) bool { return p.Source == tt.file })
-				if i < 0 || len(l.Pip.Packages[i].Hashes) != 1 {
-					t.Fatalf("locked: %+v", l.Pip.Packages)
+				i := slices.IndexFunc(section[*python.Locked](l, "pip").Packages, func(p image.LockedPackage) bool { return p.Source == tt.file })
+				if i < 0 || len(section[*python.Locked](l, "pip").Packages[i].Hashes) != 1 {
+					t.Fatalf("locked: %+v", section[*python.Locked](l, "pip").Packages)
 				}
-				return &l.Pip.Packages[i]
+				return &section[*python.Locked](l, "pip").Packages[i]
 			}
 			pinned := locked(lock).Requires
 			if !slices.ContainsFunc(pinned, func(p image.LockedPackage) bool { return p.Name == "setuptools" && len(p.Hashes) > 0 }) {

@@ -196,7 +196,17 @@ func (f *function) packages() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var lock image.Lock
+	type section struct {
+		Packages []json.RawMessage `json:"packages"`
+	}
+	var lock struct {
+		Pip, Maven *section
+		NPM        *struct {
+			PackageLock struct {
+				Packages map[string]json.RawMessage `json:"packages"`
+			} `json:"package_lock"`
+		}
+	}
 	if err := json.Unmarshal(text, &lock); err != nil {
 		return 0, err
 	}
@@ -208,11 +218,7 @@ func (f *function) packages() (int, error) {
 	case lock.NPM == nil:
 		return 0, errors.New("the lock has no packages")
 	}
-	var npm struct {
-		Packages map[string]json.RawMessage `json:"packages"`
-	}
-	err = json.Unmarshal(lock.NPM.PackageLock, &npm)
-	return len(npm.Packages) - 1, err // subtract the function's own entry
+	return len(lock.NPM.PackageLock.Packages) - 1, nil // subtract the function's own entry
 }
 
 // clean returns a step that removes the directories.

@@ -43,7 +43,8 @@ func (Site) Env() []string { return nil }
 // request and the store has its parts.
 func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{Site: r, step: s}
-	if lock.Maven == nil {
+	section, ok := lock.Sites[r.Name()].(*Locked)
+	if !ok {
 		of := resolution{pom: project(t.Packages.Of("maven").List, false), shared: true}
 		if t.Packages.Of("maven").File != "" {
 			p, err := parsePom(t.Packages.Of("maven").Text)
@@ -55,7 +56,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 				of.pom = t.Packages.Of("maven").Text // the file may name extensions, which are programs
 			}
 			if of.shared && len(p.Dependencies) == 0 && !of.provided {
-				lock.Maven = &image.LockedMaven{Request: t.Packages.Of("maven").Key(), Packages: []image.LockedPackage{}}
+				lock.Sites[r.Name()] = &Locked{LockedPackages: image.LockedPackages{Request: t.Packages.Of("maven").Key(), Packages: []image.LockedPackage{}}}
 				return nil, nil
 			}
 		}
@@ -64,10 +65,10 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 		if err != nil {
 			return nil, err
 		}
-		lock.Maven = &image.LockedMaven{Request: t.Packages.Of("maven").Key(), Packages: locked(parts), Provided: locked(provided)}
+		lock.Sites[r.Name()] = &Locked{image.LockedPackages{Request: t.Packages.Of("maven").Key(), Packages: locked(parts)}, locked(provided)}
 		return inStore(parts), nil
 	}
-	all := slices.Concat(lock.Maven.Packages, lock.Maven.Provided)
+	all := section.jars()
 	parts := make([]store.Part, len(all))
 	missing := false
 	for i, p := range all {
@@ -76,7 +77,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 		parts[i], missing = part, missing || !ok
 	}
 	if !missing {
-		return parts[:len(lock.Maven.Packages)], nil
+		return parts[:len(section.Packages)], nil
 	}
 	requests := make([]string, len(all))
 	for i, p := range all {
@@ -95,7 +96,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 		return nil, fmt.Errorf("%s names %d jars, the repositories gave %d: delete the file to resolve again", image.LockFile, len(all), len(jars))
 	}
 	jars = slices.DeleteFunc(jars, func(j jarPart) bool {
-		return slices.ContainsFunc(lock.Maven.Provided, func(p image.LockedPackage) bool { return key(p) == key(j.LockedPackage) })
+		return slices.ContainsFunc(section.Provided, func(p image.LockedPackage) bool { return key(p) == key(j.LockedPackage) })
 	})
 	return inStore(jars), nil
 }
@@ -510,11 +511,15 @@ func failed(err error, words string) error {
 
 // copyJars copies the lock's jars, the compiler's included, to dir, and returns their sorted names.
 func copyJars(s *image.Step, lock *image.Lock, dir string) ([]string, error) {
-	if lock == nil || lock.Maven == nil {
+	if lock == nil {
+		return nil, nil
+	}
+	section, ok := lock.Sites[Site{}.Name()].(*Locked)
+	if !ok {
 		return nil, nil
 	}
 	var names []string
-	for _, p := range slices.Concat(lock.Maven.Packages, lock.Maven.Provided) {
+	for _, p := range section.jars() {
 		part, ok := s.Store.Part(key(p))
 		if !ok {
 			return nil, fmt.Errorf("the store has no part of %s %s", p.Name, p.Version)

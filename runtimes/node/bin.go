@@ -17,11 +17,12 @@ var programPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 // Programs makes node_modules/.bin, as npm does: a link for each program of the packages at the top
 // ("bin" in npm help package-json).
-func (Site) Programs(ctx context.Context, step *image.Step, lock *image.Lock) (part store.Part, dir string, err error) {
-	if lock.NPM == nil {
+func (r Site) Programs(ctx context.Context, step *image.Step, lock *image.Lock) (part store.Part, dir string, err error) {
+	locked, ok := lock.Sites[r.Name()].(*Locked)
+	if !ok {
 		return store.Part{}, "", nil
 	}
-	links, err := programs(lock.NPM.PackageLock)
+	links, err := programs(locked.PackageLock)
 	if err != nil || len(links) == 0 {
 		return store.Part{}, "", err
 	}

@@ -166,7 +166,8 @@ func (Site) ProgramDirs() []string { return []string{"/" + programsAt} }
 // files to find. It runs install scripts only of packages in packages.npm_scripts.
 func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
-	if lock.NPM == nil {
+	locked, ok := lock.Sites[r.Name()].(*Locked)
+	if !ok {
 		step.Report(image.Progress{Step: "packages", Message: "resolve"})
 		m, raw, err := site.request(t.Packages.Of("npm"))
 		if err == nil && raw == nil {
@@ -181,10 +182,11 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		if raw, err = site.withLibc(ctx, raw); err != nil {
 			return nil, err
 		}
-		lock.NPM = &image.LockedNPM{Request: t.Packages.Of("npm").Key(), PackageLock: raw}
+		locked = &Locked{Request: t.Packages.Of("npm").Key(), PackageLock: raw}
+		lock.Sites[r.Name()] = locked
 	}
 	var l packageLock
-	if err := json.Unmarshal(lock.NPM.PackageLock, &l); err != nil {
+	if err := json.Unmarshal(locked.PackageLock, &l); err != nil {
 		return nil, &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
 	}
 	if err := l.check(); err != nil {

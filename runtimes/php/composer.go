@@ -55,13 +55,14 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	if err != nil {
 		return nil, err
 	}
-	if lock.Composer != nil {
-		if parts, ok := s.find(lock.Composer.Packages, root); ok {
+	section, pinned := lock.Sites[r.Name()].(*Locked)
+	if pinned {
+		if parts, ok := s.find(section.Packages, root); ok {
 			return parts, nil
 		}
-		pin(root, lock.Composer.Packages)
+		pin(root, section.Packages)
 	}
-	b, err := s.run(ctx, root, lock.Composer != nil)
+	b, err := s.run(ctx, root, pinned)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +80,9 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		parts[i] = store.Part{Kind: "package", Name: p.Name, Version: p.Version, Prefix: path.Join(vendor, p.Name), Tree: tree, Hash: archives[p.Name]}
 		p.Hashes = []string{string(tree)}
 	}
-	if lock.Composer == nil {
-		lock.Composer = &image.LockedComposer{Request: s.requests.Key(), Packages: found}
-	} else if err := compare(lock.Composer.Packages, found); err != nil {
+	if !pinned {
+		lock.Sites[r.Name()] = &Locked{image.LockedPackages{Request: s.requests.Key(), Packages: found}}
+	} else if err := compare(section.Packages, found); err != nil {
 		return nil, err
 	}
 	for i, p := range found {
@@ -107,8 +108,6 @@ type site struct {
 	tools    []string
 	requests *template.Requests
 }
-
-var namePattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
 
 // platform returns Composer's setting of that name for extensions that Composer's own
 // environment adds (php-intl of the Debian packages) and the base lacks: a slim base has no

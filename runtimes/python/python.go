@@ -295,7 +295,8 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		return nil, err
 	}
 	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers, index: t.Packages.Of("pip").Index}
-	if lock.Pip == nil {
+	locked, ok := lock.Sites[r.Name()].(*Locked)
+	if !ok {
 		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
 			return nil, err
 		}
@@ -304,12 +305,38 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		if err != nil {
 			return nil, err
 		}
-		lock.Pip = &image.LockedPip{Request: t.Packages.Of("pip").Key(), Index: site.index, Packages: packages}
+		locked = newLocked(t.Packages.Of("pip").Key(), site.index, packages)
+		lock.Sites[r.Name()] = locked
 	}
-	parts := make([]store.Part, len(lock.Pip.Packages))
-	var missing []int
-	for i, p := range lock.Pip.Packages {
-		part, ok := step.Store.Part(site.key(p))
+	parts, missing := site.inStore(locked.Packages)
+	if len(missing) == 0 {
+		return parts, nil
+	}
+	names := make([]string, len(missing))
+	for i, m := range missing {
+		names[i] = locked.Packages[m].Name + " " + locked.Packages[m].Version
+	}
+	if err := image.Offline(ctx, "packages.pip: "+strings.Join(names, ", ")); err != nil {
+		return nil, err
+	}
+	pinned, wheels, err := site.buildMissing(ctx, locked.Packages, parts, missing)
+	if err != nil {
+		return nil, err
+	}
+	if pinned != nil {
+		lock.Sites[r.Name()] = newLocked(locked.Request, site.index, pinned)
+	}
+	if len(wheels) > 0 {
+		err = site.install(ctx, locked.Packages, parts, wheels)
+	}
+	return parts, err
+}
+
+// inStore returns the parts of packages, and the indexes of those that the store lacks.
+func (s *site) inStore(packages []image.LockedPackage) (parts []store.Part, missing []int) {
+	parts = make([]store.Part, len(packages))
+	for i, p := range packages {
+		part, ok := s.step.Store.Part(s.key(p))
 		if len(p.Hashes) == 1 {
 			part.Hash = p.Hashes[0]
 		}
@@ -317,43 +344,38 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 			missing = append(missing, i)
 		}
 	}
-	if len(missing) > 0 {
-		names := make([]string, len(missing))
-		for i, m := range missing {
-			names[i] = lock.Pip.Packages[m].Name + " " + lock.Pip.Packages[m].Version
+	return parts, missing
+}
+
+// buildMissing builds the missing packages that come as source, sets their parts, and returns the
+// indexes of the others, which are wheels. An old lock does not pin the packages for a build: then
+// buildMissing also returns all packages, with these pinned; else nil.
+func (s *site) buildMissing(ctx context.Context, packages []image.LockedPackage, parts []store.Part, missing []int) (pinned []image.LockedPackage, wheels []int, err error) {
+	for _, m := range missing {
+		p := packages[m]
+		if p.Source == "" {
+			wheels = append(wheels, m)
+			continue
 		}
-		if err := image.Offline(ctx, "packages.pip: "+strings.Join(names, ", ")); err != nil {
-			return nil, err
+		made, part, err := s.fromSource(ctx, p, nil)
+		if err != nil {
+			return nil, nil, err
 		}
-		var wheels []int
-		for _, m := range missing {
-			p := lock.Pip.Packages[m]
-			if p.Source == "" {
-				wheels = append(wheels, m)
-				continue
-			}
-			made, part, err := site.fromSource(ctx, p, nil)
-			if err != nil {
-				return nil, err
-			}
-			if parts[m] = part; len(p.Requires) == len(made.Requires) {
-				continue
-			}
-			// An old lock does not pin the packages for the build.
-			if !image.OptionsOf(ctx).Locked {
-				lock.Pip = &image.LockedPip{Request: lock.Pip.Request, Index: site.index, Packages: slices.Clone(lock.Pip.Packages)}
-				lock.Pip.Packages[m] = made
-			} else if err := step.Store.PutPart(ctx, site.key(p), part); err != nil {
-				return nil, err
-			}
+		if parts[m] = part; len(p.Requires) == len(made.Requires) {
+			continue
 		}
-		if len(wheels) > 0 {
-			if err := site.install(ctx, lock.Pip.Packages, parts, wheels); err != nil {
-				return nil, err
+		if image.OptionsOf(ctx).Locked {
+			if err := s.step.Store.PutPart(ctx, s.key(p), part); err != nil {
+				return nil, nil, err
 			}
+			continue
 		}
+		if pinned == nil {
+			pinned = slices.Clone(packages)
+		}
+		pinned[m] = made
 	}
-	return parts, nil
+	return pinned, wheels, nil
 }
 
 // prefix is the directory of packages in an image.

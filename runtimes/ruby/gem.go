@@ -62,6 +62,10 @@ func (Site) ReadRequests(r *template.Requests, read func(string) ([]byte, error)
 	return err
 }
 
+// Section returns an empty section: gems, each after the gems it needs. The version of a platform's
+// gem ends in the platform, as in 1.18.0-x86_64-linux-gnu. The hash is the archive's.
+func (Site) Section() image.Section { return &image.LockedPackages{} }
+
 // gems is a request to RubyGems.
 type gems struct {
 	step      *image.Step
@@ -77,8 +81,9 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	if err := g.findABI(); err != nil {
 		return nil, err
 	}
-	if lock.Gem != nil {
-		if parts, missing := g.parts(lock.Gem.Packages); len(missing) == 0 {
+	section, pinned := lock.Sites[r.Name()].(*image.LockedPackages)
+	if pinned {
+		if parts, missing := g.parts(section.Packages); len(missing) == 0 {
 			return parts, nil
 		} else if err := image.Offline(ctx, "packages.gem: "+strings.Join(missing, ", ")); err != nil {
 			return nil, err
@@ -87,8 +92,8 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		return nil, err
 	}
 	job := map[string]any{"sources": append([]string{}, step.Settings.GemSources...), "sums": map[string]string{}}
-	if lock.Gem != nil {
-		job["pinned"] = lock.Gem.Packages
+	if pinned {
+		job["pinned"] = section.Packages
 	} else {
 		step.Report(image.Progress{Step: "packages", Message: "resolve"})
 		q, err := g.request(ctx, t.Packages.Of("gem"))
@@ -105,8 +110,8 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	for i, f := range found {
 		packages[i] = image.LockedPackage{Name: f.Name, Version: f.Version, Hashes: []string{f.Hash}}
 	}
-	if lock.Gem == nil {
-		lock.Gem = &image.LockedGem{Request: t.Packages.Of("gem").Key(), Packages: packages}
+	if !pinned {
+		lock.Sites[r.Name()] = &image.LockedPackages{Request: t.Packages.Of("gem").Key(), Packages: packages}
 	}
 	return g.install(ctx, b, found, packages)
 }
