@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -16,10 +17,12 @@ import (
 // PackageError says that a package cannot be fetched, or is not as expected. Neither the template
 // (a [template.FieldError]) nor the engine is at fault.
 type PackageError struct {
-	Site    string // as below the template's packages: "pip", "deb"; "go" for modules in go.mod
+	Site    string // as below the template's packages: "deb"
+	Place   string // names the packages, for a site without a key in the template; "": "packages.SITE"
 	Package string // "left-pad 1.3.0"; "" if Message names the package
 	Cause   PackageCause
 	Message string // text of the site or its tool, without passwords; "": the text of Err
+	Step    string // the next step, if the ecosystem's differs from the cause's; "": the cause's
 	Err     error  // nil for none
 }
 
@@ -54,10 +57,7 @@ func SiteStatus(code int) PackageCause {
 }
 
 func (e *PackageError) Error() string {
-	text := "packages." + e.Site + ": "
-	if e.Site == siteGo {
-		text = "go.mod: "
-	}
+	text := cmp.Or(e.Place, "packages."+e.Site) + ": "
 	if e.Package != "" {
 		text += e.Package + ": "
 	}
@@ -68,9 +68,6 @@ func (e *PackageError) Error() string {
 }
 
 func (e *PackageError) Unwrap() error { return e.Err }
-
-// siteGo is the source of Go modules. go.sum is their lock.
-const siteGo = "go"
 
 // Code returns [failure.PackageSite] or [failure.Package], and the code of an
 // [outward.RefusedError].
@@ -90,11 +87,11 @@ func (e *PackageError) Next() string {
 	if refused := (*outward.RefusedError)(nil); errors.As(e.Err, &refused) {
 		return refused.Next()
 	}
+	if e.Step != "" {
+		return e.Step
+	}
 	switch e.Cause {
 	case PackageChanged:
-		if e.Site == siteGo {
-			return "the module was not kept: if the author republished the version, delete the module's lines in go.sum and run go mod tidy; if not, ask the operator of the module proxy"
-		}
 		if e.Site == "deb" {
 			return "the package was not kept: the archive or a proxy is damaged or in an update: try again later, or use another mirror (docs/configuration.md)"
 		}
@@ -102,15 +99,9 @@ func (e *PackageError) Next() string {
 	case PackageBad:
 		return "the package was not kept: use another version"
 	case PackageGone:
-		if e.Site == siteGo {
-			return "use another version (go get), or set GOPROXY on the engine's host to a proxy with the module, and GOPRIVATE for private modules: builds have no git (docs/go.md)"
-		}
 		return "delete " + LockFile + " to resolve again, or add the package's site to the configuration of the engine's host (docs/configuration.md)"
 	case PackageUnbuilt:
-		if e.Site == "npm" {
-			return "check the needs of the package's script (no network, no credentials: docs/packages.md), or use another version"
-		}
-		return "use a version with a wheel for the base, or check the needs of the package's build (docs/packages.md)"
+		return "use another version, or check the needs of the package's build (docs/packages.md)"
 	case SiteRefused:
 		return "add the site's credentials to the engine's host (docs/configuration.md)"
 	case SiteBusy:

@@ -298,7 +298,7 @@ func moduleFault(err error, words string) error {
 		fault := install.PackageFailed(err, "go", strings.Join(lines, "\n"), nil)
 		var e *image.PackageError
 		if errors.As(fault, &e) {
-			e.Package = m[1] + " " + m[2]
+			e.Package, e.Place, e.Step = m[1]+" "+m[2], "go.mod", moduleSteps[e.Cause]
 			return e
 		}
 		if errors.Is(fault, unix.ENOSPC) {
@@ -306,9 +306,15 @@ func moduleFault(err error, words string) error {
 		}
 	}
 	if m := badZip.FindStringSubmatch(words); m != nil {
-		return &image.PackageError{Site: "go", Cause: image.PackageBad, Message: "the module that " + m[1] + " imports: " + m[2]}
+		return &image.PackageError{Site: "go", Place: "go.mod", Cause: image.PackageBad, Message: "the module that " + m[1] + " imports: " + m[2]}
 	}
 	return nil
+}
+
+// moduleSteps are the next steps that only modules have: go.sum is their lock.
+var moduleSteps = map[image.PackageCause]string{
+	image.PackageChanged: "the module was not kept: if the author republished the version, delete the module's lines in go.sum and run go mod tidy; if not, ask the operator of the module proxy",
+	image.PackageGone:    "use another version (go get), or set GOPROXY on the engine's host to a proxy with the module, and GOPRIVATE for private modules: builds have no git (docs/go.md)",
 }
 
 // badZip matches the go command's message about a broken archive. The message names the importing

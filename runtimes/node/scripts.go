@@ -442,7 +442,10 @@ func (s *site) run(ctx context.Context, b *install.Bench, rootfs string, p locke
 	if err == nil {
 		return nil
 	}
-	fault := &image.PackageError{Site: "npm", Package: name + " " + p.Version, Cause: image.PackageUnbuilt, Err: err}
+	fault := &image.PackageError{
+		Site: "npm", Package: name + " " + p.Version, Cause: image.PackageUnbuilt, Err: err,
+		Step: "check the needs of the package's script (no network, no credentials: docs/packages.md), or use another version",
+	}
 	var exit *image.ExitError
 	switch {
 	case errors.As(err, &exit):

@@ -260,6 +260,9 @@ func (s *site) environment(ctx context.Context, b *install.Bench, pinned []image
 	return linux.RemoveAll(filepath.Join(b.Dir, path.Base(install.Private)))
 }
 
+// unbuiltStep is the next step after a failed build of a package.
+const unbuiltStep = "use a version with a wheel for the base, or check the needs of the package's build (docs/packages.md)"
+
 // hook runs a package's own build at a new bench.
 func (s *site) hook(ctx context.Context, rootfs string, p image.LockedPackage, fetched *install.Bench, found *sdist, verb string) (*install.Bench, error) {
 	b, err := install.NewBench(s.step)
@@ -277,7 +280,7 @@ func (s *site) hook(ctx context.Context, rootfs string, p image.LockedPackage, f
 	err = install.Failed(err, "", strings.Join(lines[max(0, len(lines)-buildLines):], "\n"))
 	var exit *image.ExitError
 	if errors.As(err, &exit) {
-		err = &image.PackageError{Site: "pip", Package: p.Name + " " + p.Version, Cause: image.PackageUnbuilt, Message: exit.Output, Err: err}
+		err = &image.PackageError{Site: "pip", Package: p.Name + " " + p.Version, Cause: image.PackageUnbuilt, Message: exit.Output, Step: unbuiltStep, Err: err}
 	}
 	return b, err
 }
