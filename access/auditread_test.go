@@ -53,8 +53,8 @@ func TestAuditRead(t *testing.T) {
 		t.Errorf("none: %q", got)
 	}
 
-	// Lines without an entry are skipped: a line without its end, a line of another kind, a too
-	// long line whose rest looks like an entry.
+	// Lines without an entry are skipped: a torn line, a line of another kind, a long line whose
+	// rest looks like an entry.
 	rotated, err := os.ReadFile(filepath.Join(dir, "audit.ndjson.1"))
 	if err != nil {
 		t.Fatal(err)

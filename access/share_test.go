@@ -194,7 +194,7 @@ func TestShareDisk(t *testing.T) {
 	}
 }
 
-// Quotas set on an outdated state are refused, so that a node never overwrites an unseen change.
+// Quotas set on an outdated state are refused: a node never overwrites an unseen change.
 func TestShareQuotas(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a, b := open(t, Config{}), open(t, Config{})
@@ -309,7 +309,7 @@ func TestShareRow(t *testing.T) {
 	}
 }
 
-// A node without the cluster's key passes on rows that it cannot open, and rotates its own key.
+// A node without the cluster's key passes on rows without opening them, and rotates its own key.
 func TestShareKeyless(t *testing.T) {
 	tab := &table{rows: map[string]row{}}
 	a, b := open(t, Config{SharedKeyFile: keyFile(t, oneKey)}), open(t, Config{})

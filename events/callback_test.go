@@ -68,8 +68,8 @@ func TestCallback(t *testing.T) {
 	}
 }
 
-// A receiver that is down, or one that never answers, does not delay the callbacks of other
-// receivers, of its own tenant or of another.
+// A receiver that is down or never answers does not delay the callbacks to other receivers, of the
+// same tenant or of another.
 func TestCallbackReceiverDown(t *testing.T) {
 	came := make(chan string, 8)
 	good := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))

@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The function gets the headers of a message, except those that the engine sets itself and those
-// that HTTP cannot hold.
+// The function gets the headers of a message, except the engine's own headers and headers that HTTP
+// cannot hold.
 func TestMessageOf(t *testing.T) {
 	m := messageOf("a.b", nats.Header{
 		"X-Kind": {"k"}, "x-fre-event-attempt": {"9"}, "X-CALL-ID": {"i"}, "Fre-Id": {"x"}, "a b": {"x"}, "": {"x"}, "Content-Length": {"7"},

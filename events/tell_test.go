@@ -52,7 +52,8 @@ func FuzzChanges(f *testing.F) {
 	})
 }
 
-// A node's changes reach the other nodes: the first at once, the next ones together in one message.
+// A node tells its changes to the other nodes: the first change at once, the next changes together
+// in one message.
 func TestTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -211,8 +211,8 @@ func FuzzEventPath(f *testing.F) {
 	})
 }
 
-// A function is told what the client sent from end to end, and by the gateway where
-// that came from; what clients say of it counts for nothing, unless they are trusted.
+// The function gets the client's end-to-end headers, and the client's address from the gateway. The
+// gateway ignores a client's own statements about its address, except from trusted proxies.
 func TestEventHeader(t *testing.T) {
 	claims := []string{
 		"X-Forwarded-For: 203.0.113.9, 198.51.100.7", "x-forwarded-proto: https", "X-Forwarded-Host: shop.example.org",
@@ -389,7 +389,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The access log says of each request what it was and what became of it.
+// The access log has a line for each request with its method, target, status and bytes.
 func TestAccessLog(t *testing.T) {
 	var log bytes.Buffer
 	accessLog := NewAccessLog(&log, slog.New(slog.DiscardHandler), nil)
@@ -579,7 +579,7 @@ func TestFailedID(t *testing.T) {
 	}
 }
 
-// closing is the body of an answer that is had otherwise: nobody reads it.
+// closing is the body of an answer that nobody reads.
 type closing struct{ n *atomic.Int64 }
 
 func (closing) Read([]byte) (int, error) {

@@ -59,7 +59,7 @@ func TestPackageStatus(t *testing.T) {
 		image.PackageChanged: {http.StatusUnprocessableEntity, api.CodePackage, "delete fret.lock"},
 		image.PackageBad:     {http.StatusUnprocessableEntity, api.CodePackage, "another version"},
 		image.PackageGone:    {http.StatusUnprocessableEntity, api.CodePackage, "resolve again"},
-		image.PackageUnbuilt: {http.StatusUnprocessableEntity, api.CodePackage, "package's script"},
+		image.PackageUnbuilt: {http.StatusUnprocessableEntity, api.CodePackage, "package's build"},
 		image.SiteRefused:    {http.StatusBadGateway, api.CodePackageSite, "credentials"},
 		image.SiteBusy:       {http.StatusBadGateway, api.CodePackageSite, "later"},
 		image.SiteDown:       {http.StatusBadGateway, api.CodePackageSite, "connection of the engine's host"},

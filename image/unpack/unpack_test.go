@@ -47,7 +47,7 @@ func archive(t testing.TB, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-// into unpacks below a directory in an otherwise empty parent, so that escapes show, and returns
+// into unpacks below a directory in an otherwise empty parent, where an escape shows, and returns
 // the directory.
 func into(t testing.TB, content []byte, l Limits, unpack func(*os.Root, []byte, Limits) error) (string, error) {
 	t.Helper()
@@ -187,7 +187,7 @@ func TestTarRefusesSparse(t *testing.T) {
 	}
 }
 
-// TestTarEnds: Unpacking ends with its context, before it makes another file.
+// TestTarEnds: Unpacking ends with its context, before the next file.
 func TestTarEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -323,8 +323,7 @@ func TestFileRefuses(t *testing.T) {
 	}
 }
 
-// checkSmall fails if more was unpacked than l allows, or a kind of file that archives must not
-// make.
+// checkSmall fails above the limits l, and for kinds of files that archives must not make.
 func checkSmall(t *testing.T, dir string, l Limits) {
 	t.Helper()
 	var entries int
@@ -356,7 +355,7 @@ func checkSmall(t *testing.T, dir string, l Limits) {
 	}
 }
 
-// FuzzTar: Any tar archive unpacks within its directory and its limits, or is refused.
+// FuzzTar: A tar archive unpacks within its directory and its limits, or is refused.
 func FuzzTar(f *testing.F) {
 	f.Add(archive(f, tar.Header{Typeflag: tar.TypeReg, Name: "d/f", Size: 3}, tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "d/f"}))
 	f.Add(archive(f, tar.Header{Typeflag: tar.TypeSymlink, Name: "s", Linkname: ".."}, tar.Header{Typeflag: tar.TypeReg, Name: "s/f"}))
@@ -370,7 +369,7 @@ func FuzzTar(f *testing.F) {
 	})
 }
 
-// FuzzFile: Any archive unpacks within its directory and its limits, or is refused.
+// FuzzFile: An archive unpacks within its directory and its limits, or is refused.
 func FuzzFile(f *testing.F) {
 	f.Add(zipOf(f, zipEntry{"d/", fs.ModeDir | 0o755, ""}, zipEntry{"d/f", 0o4755, "xxx"}, zipEntry{"s", fs.ModeSymlink | 0o777, "d/f"}))
 	f.Add(zipOf(f, zipEntry{"s", fs.ModeSymlink | 0o777, "/etc"}, zipEntry{"s/passwd", 0o644, "x"}))

@@ -24,8 +24,8 @@ import (
 func Handle(_ context.Context, e function.Event) (any, error) { return e.Bytes() }
 `
 
-// TestLibrary: Code is compiled with this program's library, whatever version and module of the
-// library its go.mod requires.
+// TestLibrary: Code is compiled with the present program's library, for every version and module of
+// the library in go.mod.
 func TestLibrary(t *testing.T) {
 	const module = "module example.org/hello\n\ngo 1.24\n\n"
 	for name, files := range map[string]map[string]string{
@@ -48,8 +48,8 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestLibraryVendored: Code that vendors the library is compiled with its own copy, of the former
-// or the present module.
+// TestLibraryVendored: Code with a vendored library is compiled with the vendored copy, of the
+// former or the present module.
 func TestLibraryVendored(t *testing.T) {
 	for _, module := range []string{libraryModule, formerModule} {
 		t.Run(module, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestFormerChannel(t *testing.T) {
 	}
 }
 
-// compileHere prepares files and hello.go as BuildCode does, compiles them with this machine's go
+// compileHere prepares files and hello.go like BuildCode, compiles them with the machine's go
 // command, and returns the output.
 func compileHere(t *testing.T, files map[string]string) (words string, err error) {
 	t.Helper()

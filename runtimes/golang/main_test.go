@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// FuzzWrap: For any code the generated file is valid Go, or the error is a fault of the template or
+// FuzzWrap: For all code the generated file is valid Go, or the error is a fault of the template or
 // the code.
 func FuzzWrap(f *testing.F) {
 	for _, s := range [][2]string{

@@ -1,5 +1,5 @@
 // Command prose counts vague words ("what", "who", "that", "it", …) in the comments of each
-// package and in each Markdown page. The rate is the number of vague words per 100 words. A rate
+// package, in the comments of its tests, and in each Markdown page. The rate is the number of vague words per 100 words. A rate
 // may be at most the limit in limits.txt for the package or page, by default 6. Limits only fall:
 // a limit far above its rate must be lowered. make lint runs the command:
 //
@@ -73,9 +73,9 @@ func (r *rate) per100() float64 {
 // fewest is the least number of words with a meaningful rate.
 const fewest = 100
 
-// measure returns the rates of all packages and pages below root, by path. It leaves out tests,
-// generated files, bench/docs, docs/promises.md (from the comments of tests), and packages
-// and pages with fewer than fewest words.
+// measure returns the rates of all packages and pages below root, by path. The tests of a package
+// count under PATH/*_test.go. measure leaves out generated files, and packages and pages with fewer
+// than fewest words.
 func measure(root string) (map[string]*rate, error) {
 	rates := map[string]*rate{}
 	at := func(name string) *rate {
@@ -95,7 +95,7 @@ func measure(root string) (map[string]*rate, error) {
 		switch {
 		case d.IsDir() && (name != "." && strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || name == "bin"):
 			return filepath.SkipDir
-		case strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go"):
+		case strings.HasSuffix(name, ".go"):
 			f, err := parser.ParseFile(token.NewFileSet(), p, nil, parser.ParseComments)
 			if err != nil {
 				return err
@@ -103,10 +103,14 @@ func measure(root string) (map[string]*rate, error) {
 			if ast.IsGenerated(f) {
 				return nil
 			}
-			for _, c := range f.Comments {
-				at(filepath.Dir(name)).add(c.Text())
+			of := filepath.Dir(name)
+			if strings.HasSuffix(name, "_test.go") {
+				of = filepath.Join(of, "*_test.go")
 			}
-		case strings.HasSuffix(name, ".md") && !strings.HasPrefix(name, "bench/docs/") && name != "docs/promises.md":
+			for _, c := range f.Comments {
+				at(of).add(c.Text())
+			}
+		case strings.HasSuffix(name, ".md"):
 			text, err := os.ReadFile(p)
 			if err != nil {
 				return err

@@ -62,7 +62,7 @@ func readManifests(src string) (*manifests, error) {
 	return m, nil
 }
 
-// chartValues are the values of the chart nats 2.14.2 (its values.yaml) that the example may set.
+// chartValues are the values of the chart nats 2.14.2 (values.yaml) for use in the example.
 type chartValues struct {
 	Config struct {
 		Cluster struct {

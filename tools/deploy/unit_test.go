@@ -116,7 +116,7 @@ func TestUnit(t *testing.T) {
 		})
 	}
 
-	// systemd decides if present: it prints nothing about a correct unit.
+	// systemd decides if present: systemd-analyze prints nothing about a correct unit.
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Log("no systemd-analyze here: its part of the check is not made")

@@ -63,7 +63,7 @@ func serve(mode string) {
 	case "deaf":
 		_ = l.Close()
 		fmt.Fprintln(os.Stderr, "listening elsewhere")
-		select {}
+		untilKilled()
 	case "inherits":
 		if err == nil {
 			panic("nobody has bound the port")
@@ -166,6 +166,13 @@ func serve(mode string) {
 }
 
 type flushing struct{ w http.ResponseWriter }
+
+// untilKilled blocks. The runtime reports no deadlock in a process that waits for a signal.
+func untilKilled() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, os.Interrupt)
+	<-c
+}
 
 func (f flushing) Write(p []byte) (int, error) {
 	n, err := f.w.Write(p)

@@ -53,7 +53,7 @@ func client(mode string) {
 		os.Exit(3)
 	case "deaf":
 		fmt.Fprintln(os.Stderr, "not interested")
-		select {}
+		untilKilled()
 	}
 	for {
 		a, err := http.Get(base + "/invocation/next")
