@@ -65,3 +65,31 @@ func section[S image.Section](l *image.Lock, site string) S {
 func lockOf(site string, s image.Section) *image.Lock {
 	return &image.Lock{Sites: map[string]image.Section{site: s}}
 }
+
+// FuzzLock: a lock with sections of the real sites is refused, or has the same bytes after a second
+// round trip.
+func FuzzLock(f *testing.F) {
+	text, err := os.ReadFile("testdata/lock/fret.lock")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"version":1,"pip":{"request":null,"packages":null},"npm":{"request":[""],"package_lock":null}}`))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		lock, err := image.ParseLock(image.LockFile, src, runtimes.Sites())
+		if err != nil {
+			return
+		}
+		once, err := lock.Encode()
+		if err != nil {
+			t.Fatalf("%q: %v", src, err)
+		}
+		again, err := image.ParseLock(image.LockFile, once, runtimes.Sites())
+		if err != nil {
+			t.Fatalf("%q: own output refused: %v", src, err)
+		}
+		if twice, err := again.Encode(); err != nil || string(twice) != string(once) {
+			t.Errorf("%q: %s then %s (%v)", src, once, twice, err)
+		}
+	})
+}
