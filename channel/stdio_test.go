@@ -9,7 +9,8 @@ import (
 
 func TestEnviron(t *testing.T) {
 	m := Invocation{
-		Function: "f", ID: "i", Tenant: "t", DeadlineMS: 5, Request: Request{Method: "GET", Path: "/p", Query: "q=1",
+		Function: "f", ID: "i", Tenant: "t", DeadlineMS: 5, Request: Request{
+			Method: "GET", Path: "/p", Query: "q=1",
 			Headers: [][2]string{
 				{"Content-Type", "text/plain"},
 				{"X-A", "1"},
@@ -19,7 +20,8 @@ func TestEnviron(t *testing.T) {
 				{"bad name", "x"},
 				{"", "x"},
 				{"X-Nul", "a\x00b"},
-			}},
+			},
+		},
 	}
 	got, err := Environ(&m)
 	if err != nil {

@@ -72,8 +72,8 @@ func (p *slots) beside(s *slotShare) error {
 }
 
 // enter takes a slot for an event of the function; leave gives the slot back. enter waits until ctx
-// ends and then returns the cause of ctx. It returns ErrEngineOverloaded at once if the wait would be too
-// long.
+// ends and then returns the cause of ctx. If the wait would be too long, enter returns
+// ErrEngineOverloaded at once.
 func (p *slots) enter(ctx context.Context, s *slotShare) (waited time.Duration, err error) {
 	p.mu.Lock()
 	if p.taken < p.all && s.held < p.most { // every waiting function is at its own limit

@@ -445,9 +445,11 @@ func TestEventAndContext(t *testing.T) {
 			i := l.start(t, "all.describe")
 			deadline := time.Now().Add(time.Hour).UnixMilli()
 			r, err := i.Invoke(t.Context(), &channel.Invocation{
-				Function: "f", ID: "id-1", Tenant: "t", DeadlineMS: deadline, Request: channel.Request{Method: "PUT", Path: "/a/ü",
+				Function: "f", ID: "id-1", Tenant: "t", DeadlineMS: deadline, Request: channel.Request{
+					Method: "PUT", Path: "/a/ü",
 					Query:   "a=1&b=x%20y+z&a=2&e&%zz=%C3%BC",
-					Headers: [][2]string{{"X-Twice", "one"}, {"x-twice", "two"}}, Body: strings.NewReader("bödy")},
+					Headers: [][2]string{{"X-Twice", "one"}, {"x-twice", "two"}}, Body: strings.NewReader("bödy"),
+				},
 			})
 			if err != nil {
 				t.Fatal(err)

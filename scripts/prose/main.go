@@ -1,7 +1,8 @@
 // Command prose counts vague words ("what", "who", "that", "it", …) in the comments of each
-// package, in the comments of its tests, and in each Markdown page. The rate is the number of vague words per 100 words. A rate
-// may be at most the limit in limits.txt for the package or page, by default 6. Limits only fall:
-// a limit far above its rate must be lowered. make lint runs the command:
+// package, in the comments of its tests, and in each Markdown page. The rate is the number of
+// vague words per 100 words. A rate may be at most the limit in limits.txt for the package or page,
+// by default 6. Limits only fall: a limit far above its rate must be lowered. make lint runs the
+// command:
 //
 //	go run ./scripts/prose            reports rates above their limits, and limits to lower
 //	go run ./scripts/prose -update    lowers limits to the rates, and never raises a limit

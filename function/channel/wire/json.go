@@ -17,7 +17,7 @@ func (m *Invocation) Append(b []byte) []byte {
 	b = appendString(append(b, `,"id":`...), m.ID)
 	b = appendString(append(b, `,"tenant":`...), m.Tenant)
 	b = strconv.AppendInt(append(b, `,"deadline_ms":`...), m.DeadlineMS, 10)
-	b = appendHeaders(m.Request.append(b), m.Headers)
+	b = appendHeaders(m.append(b), m.Headers)
 	if m.Upgrade != "" {
 		b = appendString(append(b, `,"upgrade":`...), m.Upgrade)
 	}
@@ -39,7 +39,7 @@ func (r *Request) append(b []byte) []byte {
 func (m *CallMeta) Append(b []byte) []byte {
 	b = strconv.AppendUint(append(b, `{"of":`...), m.Of, 10)
 	b = appendString(append(b, `,"function":`...), m.Function)
-	b = m.Request.append(b)
+	b = m.append(b)
 	if m.Headers == nil {
 		return append(b, `[]}`...)
 	}

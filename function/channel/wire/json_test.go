@@ -115,7 +115,8 @@ func checkParse(t *testing.T, p []byte) {
 // much as the rest of a small event.
 func TestUsual(t *testing.T) {
 	m := Invocation{
-		Function: "f", ID: "1a2087968d700002", Tenant: "default", DeadlineMS: 1795438535474, Request: Request{Method: "GET", Path: "/100", Query: "a=1&b=<2>",
+		Function: "f", ID: "1a2087968d700002", Tenant: "default", DeadlineMS: 1795438535474, Request: Request{
+			Method: "GET", Path: "/100", Query: "a=1&b=<2>",
 			Headers: [][2]string{
 				{"Host", "127.0.0.1:8080"},
 				{"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`},
@@ -123,7 +124,8 @@ func TestUsual(t *testing.T) {
 				{"Tab", "\t"},
 				{"Title", "höhe \U0001f600"},
 				{"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
-			}},
+			},
+		},
 	}
 	var got Invocation
 	if !got.parseUsual(string(m.Append(nil))) {

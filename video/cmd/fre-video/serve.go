@@ -136,11 +136,11 @@ func (c *serveConfig) check() error {
 }
 
 // signKey reads the key that signs addresses; nil: addresses are not signed.
-func (cfg *serveConfig) signKey() ([]byte, error) {
-	if cfg.KeyFile == "" {
+func (c *serveConfig) signKey() ([]byte, error) {
+	if c.KeyFile == "" {
 		return nil, nil
 	}
-	key, err := os.ReadFile(cfg.KeyFile)
+	key, err := os.ReadFile(c.KeyFile)
 	if err == nil && len(bytes.TrimSpace(key)) < 32 {
 		err = errors.New("the key has fewer than 32 bytes")
 	}
@@ -151,11 +151,11 @@ func (cfg *serveConfig) signKey() ([]byte, error) {
 }
 
 // tls returns the configuration of the listener, nil without a certificate, and the URL's scheme.
-func (cfg *serveConfig) tls(log *slog.Logger) (*tls.Config, string, error) {
-	if cfg.TLSCert == "" && cfg.TLSKey == "" {
+func (c *serveConfig) tls(log *slog.Logger) (*tls.Config, string, error) {
+	if c.TLSCert == "" && c.TLSKey == "" {
 		return nil, "http", nil
 	}
-	cert, err := httpserver.LoadCertificate(cfg.TLSCert, cfg.TLSKey, log)
+	cert, err := httpserver.LoadCertificate(c.TLSCert, c.TLSKey, log)
 	if err != nil {
 		return nil, "", failure.Hint(err, "--tls-cert and --tls-key must name a certificate and its key, both in PEM")
 	}
@@ -164,12 +164,12 @@ func (cfg *serveConfig) tls(log *slog.Logger) (*tls.Config, string, error) {
 
 // openLibrary makes the path of the state absolute and opens the assets. Damaged assets are logged
 // and left out.
-func (cfg *serveConfig) openLibrary(ctx context.Context, log *slog.Logger) (*asset.Library, error) {
+func (c *serveConfig) openLibrary(ctx context.Context, log *slog.Logger) (*asset.Library, error) {
 	var err error
-	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
+	if c.State, err = filepath.Abs(c.State); err != nil {
 		return nil, fmt.Errorf("--state: %w", err)
 	}
-	library, damaged, err := asset.Open(cfg.State)
+	library, damaged, err := asset.Open(c.State)
 	if err != nil {
 		next := "give a writable directory"
 		if errors.Is(err, asset.ErrInUse) {
