@@ -128,6 +128,11 @@ func TestOpen(t *testing.T) {
 	}
 	refused(dir, Config{}, ErrInUse.Error())
 	refused(dir, Config{ReadOnly: true}, ErrInUse.Error())
+	copied, err := unix.Dup(int(r.lock.Fd())) // as a child between fork and exec has
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(copied)
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}

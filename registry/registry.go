@@ -208,7 +208,8 @@ func (r *Registry) checkDir() error {
 func (r *Registry) Close() error {
 	var all []error
 	if r.lock != nil {
-		all = append(all, r.lock.Close())
+		// Unlock explicitly: a child between fork and exec holds a copy of the descriptor.
+		all = append(all, unix.Flock(int(r.lock.Fd()), unix.LOCK_UN), r.lock.Close())
 	}
 	r.metrics.unregister(r.cfg.Metrics)
 	return errors.Join(append(all, r.root.Close())...)

@@ -140,7 +140,10 @@ func removeAll(dir string) error {
 }
 
 // Close releases the library's lock.
-func (l *Library) Close() error { return l.lock.Close() }
+func (l *Library) Close() error {
+	// Unlock explicitly: a child between fork and exec holds a copy of the descriptor.
+	return errors.Join(unix.Flock(int(l.lock.Fd()), unix.LOCK_UN), l.lock.Close())
+}
 
 // Path returns the path of a file in an asset's directory.
 func (l *Library) Path(id string, elem ...string) string {

@@ -25,6 +25,22 @@ func open(t *testing.T, dir string) (*asset.Library, []error) {
 	return l, damaged
 }
 
+// TestCloseBesideChild: a closed library can be opened although a child between fork and exec still
+// holds a copy of the lock's descriptor.
+func TestCloseBesideChild(t *testing.T) {
+	dir := t.TempDir()
+	l, _ := open(t, dir)
+	copied, err := unix.Dup(l.Lock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(copied)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir)
+}
+
 // TestLibrary: assets are unchanged after a restart, and a removed asset's files are gone.
 func TestLibrary(t *testing.T) {
 	fretest.CheckLeaks(t)
