@@ -59,7 +59,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		}),
 	}
 	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "fre_queue_seconds", Help: "Waiting time of events that waited for an instance (function), or for a place in the engine.",
+		Name: "fre_queue_seconds", Help: "Waiting time of events that waited for an instance (function), or for a slot of the engine.",
 		Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
 	}, []string{"queue"})
 	m.waited, m.waitedForSlot = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
@@ -85,7 +85,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		prometheus.WrapRegistererWith(prometheus.Labels{"pool": "answers"}, reg).MustRegister(e.buffers)
 		queued := func(queue string, count func() int) prometheus.Collector {
 			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_queue_length", Help: "Events waiting for an instance (function), or for a place in the engine.",
+				Name: "fre_queue_length", Help: "Events waiting for an instance (function), or for a slot of the engine.",
 				ConstLabels: prometheus.Labels{"queue": queue},
 			}, func() float64 { return float64(count()) })
 		}

@@ -73,7 +73,7 @@ func TestSlotsShared(t *testing.T) {
 	}
 }
 
-// Who gives up leaves nothing behind, whether it had the slot by then or not.
+// An event that gives up returns its slot, or leaves the queue.
 func TestSlotsGivenUp(t *testing.T) {
 	p := newSlots(1, admission.QueueConfig{})
 	f := &slotShare{}
@@ -105,8 +105,7 @@ func TestSlotsGivenUp(t *testing.T) {
 	mustEnter(t, p, f, 1)
 }
 
-// Who is not to wait goes beyond the slots, so far and no further, and while that is so nobody
-// else has one.
+// A called event may go beyond the slots, up to a bound. Meanwhile no waiting event gets a slot.
 func TestSlotsBeside(t *testing.T) {
 	p := newSlots(2, admission.QueueConfig{})
 	f, other := &slotShare{}, &slotShare{}

@@ -207,7 +207,7 @@ func ParseLock(name string, src []byte, sites []Site) (*Lock, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fail("several JSON values")
 	}
-	l, err := decodeLock(members, sites)
+	l, err := decodeLock(members, sites, true)
 	if err == nil {
 		err = l.check()
 	}
@@ -217,8 +217,9 @@ func ParseLock(name string, src []byte, sites []Site) (*Lock, error) {
 	return l, nil
 }
 
-// decodeLock takes a lock's members apart.
-func decodeLock(members map[string]json.RawMessage, sites []Site) (*Lock, error) {
+// decodeLock takes a lock's members apart. Only the outer lock has a member build, so nesting costs
+// nothing.
+func decodeLock(members map[string]json.RawMessage, sites []Site, outer bool) (*Lock, error) {
 	l := &Lock{sites: siteNames(sites), Sites: map[string]Section{}}
 	into := map[string]any{"version": &l.Version, "base": &l.Base, "deb": &l.Deb, "git": &l.Git}
 	for _, s := range sites {
@@ -231,15 +232,17 @@ func decodeLock(members map[string]json.RawMessage, sites []Site) (*Lock, error)
 		raw := members[name]
 		switch {
 		case string(raw) == "null":
-		case name == "build":
+		case name == "build" && outer:
 			var build map[string]json.RawMessage
 			err := json.Unmarshal(raw, &build)
 			if err == nil {
-				l.Build, err = decodeLock(build, sites)
+				l.Build, err = decodeLock(build, sites, false)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("build: %w", err)
 			}
+		case name == "build":
+			return nil, errors.New("holds another build")
 		case into[name] == nil:
 			return nil, fmt.Errorf("unknown field %q", name)
 		default:
@@ -263,9 +266,6 @@ func (l *Lock) check() error {
 		}
 	}
 	if l.Build != nil {
-		if l.Build.Build != nil {
-			return errors.New("build: holds another build")
-		}
 		if err := l.Build.check(); err != nil {
 			return fmt.Errorf("build: %w", err)
 		}
