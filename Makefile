@@ -40,7 +40,6 @@ SPAWNER_BIN := sandbox/spawner/bin/fre-spawner
 JAVA_SRC  := runtimes/java/native/native.c
 JAVA_LIB  := runtimes/java/native/bin/libfre.so
 FUNC_SRC  := $(wildcard function/*.go function/*/*.go function/*/*/*.go) function/go.mod
-HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go) $(FUNC_SRC) go.mod go.sum
 HTTP_BIN  := runtimes/httpserver/bin/fre-http
 VIDEO_SRC := $(wildcard video/transcoder/*.go video/transcode/*.go video/ffmpeg/*.go video/media/*.go internal/linux/*.go) $(FUNC_SRC) video/go.mod video/go.sum
 VIDEO_BIN := video/service/template/code/transcoder
@@ -101,8 +100,8 @@ $(VIDEO_BIN): $(VIDEO_SRC) | deps-build deps-video
 	CGO_ENABLED=1 go build -buildvcs=false -ldflags '-s -w' -o $@ ./video/transcoder
 	@touch $@
 
-$(HTTP_BIN): $(HTTP_SRC) | deps-build
-	CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./runtimes/httpserver/adapter
+$(HTTP_BIN): $(FUNC_SRC) go.mod go.sum | deps-build
+	CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./function/adapter/fre-http
 	@touch $@
 
 .PHONY: install

@@ -27,7 +27,7 @@ import (
 
 // An agent's sandbox is a function with one instance. No user deploys this function, and no
 // event finds it by name. It runs FRE's own program in an image of the caller's choice and has
-// its own /work. Commands and file accesses are events (runtimes/httpserver/adapter/agent.go),
+// its own /work. Commands and file accesses are events (function/adapter/agent.go),
 // so all rules for functions apply without a second mechanism:
 //
 //	create ─▶ event, event, … ─▶ removed, idle for too long, too old, or the engine ended

@@ -70,9 +70,10 @@ runtimes/python/a.go         image                  allowed
 runtimes/python/a.go         engine                 refused
 runtimes/golang/a.go         just:function          allowed
 runtimes/httpserver/a.go     channel                refused
-runtimes/httpserver/adapter/a.go just:function/channel allowed
-runtimes/httpserver/adapter/a.go channel            refused
-runtimes/httpserver/adapter/a.go image              refused
+runtimes/httpserver/a.go     function/adapter       refused
+function/adapter/a.go        just:function/channel  allowed
+function/adapter/a.go        just:function          refused
+function/adapter/a.go        channel                refused
 sandbox/a.go                 internal/linux         allowed
 sandbox/a.go                 image                  refused
 sandbox/cgroup/a.go          store                  refused

@@ -122,7 +122,7 @@ func (s *agentRoutes) removeAgent(w http.ResponseWriter, r *http.Request) error 
 }
 
 // agentEvent forwards a request to the sandbox's adapter program, which answers in the API's
-// format: see runtimes/httpserver/adapter/agent.go.
+// format: see function/adapter/agent.go.
 func (s *agentRoutes) agentEvent(path string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		all, err := s.agents()

@@ -1,6 +1,6 @@
 // Package httpserver makes a function of any HTTP server: the handler is the server's command line.
-// FRE's adapter, a static program (adapter/), is the first process: it starts the server, waits
-// until the server accepts connections, and passes each event on as a request.
+// FRE's adapter, a static program (package function/adapter), is the first process: it starts the
+// server, waits until the server accepts connections, and passes each event on as a request.
 package httpserver
 
 import (

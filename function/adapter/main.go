@@ -1,6 +1,7 @@
-// Command adapter is the first process of a function that does not speak the channel itself
-// (package httpserver). Its arguments are the command line of the function's process. FRE_CONTRACT
-// says which protocol the process speaks.
+// Package adapter is the first process of a function that does not speak the channel itself. FRE
+// carries it as the program fre-http; functions in Go need package function instead. The arguments
+// of [Main] are the command line of the function's process. FRE_CONTRACT says which protocol the
+// process speaks.
 //
 // Empty: the process is an HTTP server. The adapter starts it, waits until it accepts connections,
 // and passes it each event as a request over loopback.
@@ -20,7 +21,7 @@
 // socket the server gets as systemd's first (sd_listen_fds(3)). FRE_HTTP_PORT is the port, 0 for
 // any free port. FRE_HTTP_READY, if not "", is a path to request before the first event.
 // FRE_HTTP_TIMEOUT bounds the time until the server accepts.
-package main
+package adapter
 
 import (
 	"context"
@@ -46,15 +47,12 @@ const (
 // can name the cause of its end.
 const stopGrace = 200 * time.Millisecond
 
-func main() {
+// Main runs the adapter and returns its exit status.
+func Main(args []string) int {
 	if os.Getenv(becomeVariable) != "" {
 		fmt.Fprintln(os.Stderr, become())
-		os.Exit(127)
+		return 127
 	}
-	os.Exit(run(os.Args[1:]))
-}
-
-func run(args []string) int {
 	conn, err := channel.Inherited()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,7 +1,6 @@
-package main
+package httpserver_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -23,24 +22,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/adapter"
 )
 
 // TestMain is the adapter or a server if it is started as one.
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(becomeVariable) != "":
-		fmt.Fprintln(os.Stderr, become())
-		os.Exit(127)
-	case os.Getenv("FRE_CHANNEL") != "":
-		os.Exit(run(os.Args[1:]))
+	case os.Getenv("FRE_CHANNEL") != "", os.Getenv("FRE_HTTP_BECOME") != "":
+		os.Exit(adapter.Main(os.Args[1:]))
 	case os.Getenv("AWS_LAMBDA_RUNTIME_API") != "":
 		client(os.Args[1])
 	case os.Getenv("GATEWAY_INTERFACE") != "":
 		program()
 	case os.Getenv("PORT") != "":
 		serve(os.Args[1])
-	case os.Getenv("LEAVES_GROUP") != "":
-		leaveGroup()
 	}
 	os.Exit(m.Run())
 }
@@ -593,29 +588,4 @@ func TestMalformed(t *testing.T) {
 	if code := f.cmd.ProcessState.ExitCode(); code != 70 {
 		t.Errorf("exit status %d, want 70", code)
 	}
-}
-
-// FuzzResponse: A server's response becomes a valid answer or an error.
-func FuzzResponse(f *testing.F) {
-	f.Add([]byte("HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\nabc"))
-	f.Add([]byte("HTTP/1.1 103 Early\r\n\r\nHTTP/1.0 204 \r\n\r\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		resp, err := readResponse(bufio.NewReader(bytes.NewReader(text)), "GET") //nolint:bodyclose // there is no connection
-		if err != nil {
-			return
-		}
-		headers, err := answerHeaders(resp)
-		if err != nil {
-			return
-		}
-		for _, h := range headers {
-			if !token(h[0]) || strings.ContainsFunc(h[1], control) {
-				t.Errorf("header %q", h)
-			}
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		if resp.StatusCode < 200 || resp.StatusCode > 599 {
-			t.Errorf("status %d", resp.StatusCode)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package main
+package adapter
 
 import (
 	"bytes"
@@ -21,6 +21,14 @@ import (
 
 	"github.com/fre-engine/fre/function/channel"
 )
+
+// TestMain also runs as the program of a command.
+func TestMain(m *testing.M) {
+	if os.Getenv("LEAVES_GROUP") != "" {
+		leaveGroup()
+	}
+	os.Exit(m.Run())
+}
 
 // reaper is this process's reaper: the first waiter gets the status of an ended child.
 var reaper = sync.OnceValue(newChildren)
@@ -215,7 +223,7 @@ func TestAgentKills(t *testing.T) {
 		t.Errorf("the answer of a client that has gone ends well: %q", rest)
 	}
 	gone("client")
-	for range cap(a.running) { // all commands have returned their places
+	for range cap(a.running) { // after the end of all commands
 		a.running <- struct{}{}
 	}
 	status, answer, _ := askAgent(t.Context(), a, "POST", "/exec", "", `{"args":["true"]}`)

@@ -1,4 +1,4 @@
-package main
+package adapter
 
 import (
 	"bufio"
@@ -95,7 +95,7 @@ func (c *rawClient) read() got {
 const askNext = "GET " + runtimeVersion + "/invocation/next HTTP/1.1\r\nHost: x\r\n\r\n"
 
 // TestUsualAndUnusual: One connection carries usual requests, in pieces and ahead of their turn,
-// and then an unusual one. net/http answers the unusual request and all later ones.
+// and then an unusual request. net/http answers this request and all later requests.
 func TestUsualAndUnusual(t *testing.T) {
 	api, address := startAPI(t)
 	c := dial(t, address)
@@ -184,7 +184,7 @@ func TestClientHangsUp(t *testing.T) {
 	}
 }
 
-// TestBareLineFeeds: net/http takes heads with bare line feeds, and the loop leaves them to it.
+// TestBareLineFeeds: net/http answers heads with bare line feeds, which the loop refuses.
 func TestBareLineFeeds(t *testing.T) {
 	api, address := startAPI(t)
 	for _, end := range []string{"\n\n", "\n\r\n"} {
@@ -217,7 +217,7 @@ func FuzzUsual(f *testing.F) {
 		}
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 		if err != nil {
-			return // net/http also checks names and values that the loop ignores
+			return // net/http also checks names and values
 		}
 		want := "/invocation/next"
 		if !q.next {

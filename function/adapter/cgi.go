@@ -1,4 +1,4 @@
-package main
+package adapter
 
 import (
 	"bufio"
@@ -289,7 +289,7 @@ func (s *script) Read(p []byte) (int, error) {
 }
 
 // Close waits for the program's end. It kills the program if the answer is not whole.
-func (s *script) Close() error { //nolint:unparam // it is an io.Closer
+func (s *script) Close() error {
 	s.once.Do(func() {
 		if !s.whole {
 			s.signal(syscall.SIGKILL)
