@@ -33,7 +33,7 @@ func (w *Writer) Adopt(path string, mode fs.FileMode, mtime time.Time, f *os.Fil
 // adopt tries to link f. It sets e's size and digest and makes sure the object exists. If
 // adopted is false, f is at its beginning again.
 func (w *Writer) adopt(e *Entry, f *os.File) (adopted bool, err error) {
-	if ours, err := w.s.takeOver(f); err != nil || !ours {
+	if ours, err := w.disk.takeOver(f); err != nil || !ours {
 		return false, err
 	}
 	if e.Size, e.Digest, err = hashFile(f, w.buf); err != nil {
@@ -60,9 +60,9 @@ func (w *Writer) adopt(e *Entry, f *os.File) (adopted bool, err error) {
 // write to the file any more, under any name: a process with the file open for writing, or
 // mapped, could. takeOver refuses files with extended attributes or with blocks beyond their
 // end, and files of root, which may already be objects.
-func (s *Store) takeOver(f *os.File) (ours bool, err error) {
-	s.takingOver.Lock()
-	defer s.takingOver.Unlock()
+func (k *disk) takeOver(f *os.File) (ours bool, err error) {
+	k.takingOver.Lock()
+	defer k.takingOver.Unlock()
 	fd := int(f.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -227,28 +227,28 @@ const generationName = "generation"
 // changes that happen. So a lost file, or a disk too full for the file, does no harm unless the
 // clock goes back as well. (The clock reaches 2^53, the largest integer on which readers of JSON
 // agree, in the year 2248.)
-func (m *metadata) openChanges() error {
+func (k *disk) openChanges() (*Changes, error) {
 	first := uint64(max(time.Now().UnixMilli(), 0)) << 10
-	b, err := os.ReadFile(filepath.Join(m.disk.dir, generationName))
+	b, err := os.ReadFile(filepath.Join(k.dir, generationName))
 	switch {
 	case err == nil:
 		reserved, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 53)
 		if err != nil {
-			m.log.Error("cannot read the generation of the last run: going on by the clock", "error", err)
+			k.log.Error("cannot read the generation of the last run: going on by the clock", "error", err)
 		}
 		first = max(first, reserved)
 	case !errors.Is(err, fs.ErrNotExist):
-		return err
+		return nil, err
 	}
-	m.changes = NewChanges(first)
-	m.changes.keep(m.reserveGenerations)
-	return nil
+	c := NewChanges(first)
+	c.keep(k.reserveGenerations)
+	return c, nil
 }
 
 // reserveGenerations overwrites the file in place: this needs no space on a full disk, and a
 // write of 20 bytes within one sector is atomic.
-func (m *metadata) reserveGenerations(upTo uint64) {
-	root := int(m.disk.root.Fd())
+func (k *disk) reserveGenerations(upTo uint64) {
+	root := int(k.root.Fd())
 	f, err := openat(root, generationName, unix.O_WRONLY|unix.O_CREAT, 0o600)
 	if err == nil {
 		_, err = f.WriteAt(fmt.Appendf(nil, "%019d\n", upTo), 0)
@@ -257,6 +257,6 @@ func (m *metadata) reserveGenerations(upTo uint64) {
 	if err != nil {
 		// Without a file the next start uses the clock, which is ahead of an outdated file.
 		_ = unix.Unlinkat(root, generationName, 0)
-		m.log.Warn("cannot keep the generation of lists: the next start goes by the clock", "error", err)
+		k.log.Warn("cannot keep the generation of lists: the next start goes by the clock", "error", err)
 	}
 }

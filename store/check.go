@@ -63,7 +63,7 @@ type Checked struct {
 // them again.
 func (s *Store) Check(ctx context.Context, o CheckOptions) (Checked, error) {
 	done, err := s.check(ctx, o)
-	s.sweepPending()
+	s.sweeper.sweepPending()
 	if err != nil {
 		return done, fmt.Errorf("check store: %w", err)
 	}
@@ -71,8 +71,8 @@ func (s *Store) Check(ctx context.Context, o CheckOptions) (Checked, error) {
 }
 
 func (s *Store) check(ctx context.Context, o CheckOptions) (Checked, error) {
-	s.sweeping.Lock()
-	defer s.sweeping.Unlock()
+	s.sweeper.running.Lock()
+	defer s.sweeper.running.Unlock()
 	defer s.leases.take()()
 	if o.Report == nil {
 		o.Report = func(Problem) {}
@@ -269,7 +269,7 @@ func (c *check) trees() error {
 	if err != nil {
 		return err
 	}
-	live := c.s.liveTrees()
+	live := c.s.meta.snap.Load().liveTrees()
 	there := make(map[Digest]bool, len(names))
 	for _, name := range names {
 		if err := c.ctx.Err(); err != nil {
@@ -295,7 +295,7 @@ func (c *check) trees() error {
 		}
 	}
 	for d := range live {
-		if !there[d] && c.s.liveTrees()[d] { // skip a tree that a build made meanwhile
+		if !there[d] && c.s.meta.snap.Load().liveTrees()[d] { // skip a tree that a build made meanwhile
 			if _, err := c.s.disk.readTree(d); err != nil {
 				c.wanted(d, c.badTree(d, true, "missing"))
 			}
@@ -347,20 +347,20 @@ func (c *check) badTree(d Digest, live bool, what string) *Tree {
 // trees that no image has.
 func (c *check) forgetTrees(trees map[Digest]bool) error {
 	var dead []Digest
-	live := c.s.liveTrees()
+	live := c.s.meta.snap.Load().liveTrees()
 	for d := range trees {
 		if !live[d] {
 			dead = append(dead, d)
 		}
 	}
-	w := sweep{s: c.s, ctx: c.ctx, done: new(Swept)}
+	w := c.s.sweeper.run(c.ctx, new(Swept))
 	_, err := w.trees(dead)
 	return errors.Join(err, c.forgetParts(trees))
 }
 
 // forgetParts forgets the parts with these trees, so builds make them again.
 func (c *check) forgetParts(trees map[Digest]bool) error {
-	w := sweep{s: c.s, ctx: c.ctx, done: new(Swept)}
+	w := c.s.sweeper.run(c.ctx, new(Swept))
 	return w.parts(trees)
 }
 
@@ -410,7 +410,7 @@ func (c *check) database() error {
 		})
 	}
 	bad := make(map[Digest]string)
-	err := c.s.meta.each(`SELECT digest, manifest FROM images`, func(scan scanFunc) error {
+	err := eachRow(c.s.meta.db, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
 		var d Digest
 		var manifest string
 		if err := scan(&d, &manifest); err != nil {

@@ -254,7 +254,7 @@ func (m *metadata) loadDB() error {
 	if version == 0 {
 		return nil // migrate has filled and published it
 	}
-	snap, err := m.readSnapshot()
+	snap, err := readSnapshot(m.db)
 	if err != nil {
 		return err
 	}
@@ -304,7 +304,7 @@ func (m *metadata) migrate(version int) error {
 // end of the transaction, the next Open repeats the call.
 func (t *tx) linkExisting() error {
 	trees := keptTrees{read: t.s.disk.readTree}
-	err := eachOf(t.sql, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
+	err := eachRow(t.sql, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
 		var d Digest
 		var manifest string
 		if err := scan(&d, &manifest); err != nil {
@@ -320,7 +320,3 @@ func (t *tx) linkExisting() error {
 }
 
 type scanFunc func(...any) error
-
-func (m *metadata) each(query string, row func(scanFunc) error) error {
-	return eachOf(m.db, query, row)
-}

@@ -24,9 +24,13 @@ type disk struct {
 	// Directories, held open. File operations are relative to these descriptors.
 	root, objects, trees, images, tmp *os.File
 
-	syncs     sharedSync
-	serial    atomic.Uint64 // makes names below tmp/ unique in this process
-	copies    copies
+	syncs  sharedSync
+	serial atomic.Uint64 // makes names below tmp/ unique in this process
+	copies copies
+	// takingOver is held while a file becomes root's, so a second call for the same file sees
+	// the new owner.
+	takingOver sync.Mutex
+
 	linkLimit uint64                   // tests: links a file may have, 0 for the file system's own limit
 	fail      func(point string) error // tests: called at each failpoint
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,7 @@ func (s *Store) Tree(d Digest) (*Tree, error) {
 // Entries returns the entries of an image's root, sorted by path, including the mount points of
 // every image. Errors: fs.ErrNotExist, ErrTree.
 func (s *Store) Entries(img *Image) ([]Entry, error) {
-	entries, _, err := merge(img.Manifest, s.recentTree)
+	entries, _, err := merge(img.Manifest, s.recent.tree)
 	return entries, err
 }
 
@@ -144,7 +145,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	var staged string
 	var own sized
 	if snap.byDigest[d] == nil {
-		entries, hidden, err := merge(img.Manifest, s.recentTree)
+		entries, hidden, err := merge(img.Manifest, s.recent.tree)
 		if err != nil {
 			return nil, err
 		}
@@ -156,7 +157,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 		defer done()
 		staged = "image-" + strconv.FormatUint(s.disk.serial.Add(1), 10)
 		defer s.disk.removeTmp(staged)
-		if own, err = s.stageImage(ctx, entries, hidden, manifest, staged); err != nil {
+		if own, err = s.disk.stageImage(ctx, entries, hidden, manifest, staged); err != nil {
 			return nil, err
 		}
 	}
@@ -168,51 +169,60 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 
 // stageImage builds the image's directory below tmp/, syncs, and returns the size of the
 // directory without the objects, like ownSize.
-func (s *Store) stageImage(ctx context.Context, entries []Entry, hidden map[string]bool, manifest []byte, name string) (own sized, err error) {
-	dir, err := s.disk.mkdirTmp(name)
+func (k *disk) stageImage(ctx context.Context, entries []Entry, hidden map[string]bool, manifest []byte, name string) (own sized, err error) {
+	dir, err := k.mkdirTmp(name)
 	if err != nil {
 		return own, err
 	}
 	defer dir.Close()
-	if err := s.disk.linkTree(ctx, int(dir.Fd()), entries); err != nil {
+	if err := k.linkTree(ctx, int(dir.Fd()), entries); err != nil {
 		return own, err
 	}
-	if err := s.disk.linkHidden(int(dir.Fd()), hidden); err != nil {
+	if err := k.linkHidden(int(dir.Fd()), hidden); err != nil {
 		return own, err
 	}
 	if err := writeFileAt(int(dir.Fd()), "manifest.json", manifest); err != nil {
 		return own, err
 	}
-	if err := s.disk.syncfs(); err != nil {
+	if err := k.syncfs(); err != nil {
 		return own, err
 	}
 	return ownSizeOf(int(dir.Fd()), entries, len(hidden) > 0)
 }
 
-// recentTree is Tree with a cache: a recent image most often had the same tree. Callers must not
-// change the result.
-func (s *Store) recentTree(d Digest) (*Tree, error) {
+// recentTrees caches the trees of recently linked images.
+type recentTrees struct {
+	disk   *disk
+	leases *leases
+
+	mu   sync.Mutex
+	kept keptTrees
+}
+
+// tree is [Store.Tree] with a cache: a recent image most often had the same tree. Callers must
+// not change the result.
+func (r *recentTrees) tree(d Digest) (*Tree, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("tree: %w", err)
 	}
-	s.leases.useTree(d)
+	r.leases.useTree(d)
 	var st unix.Stat_t
-	if err := unix.Fstatat(int(s.disk.trees.Fd()), d.hex()+".json", &st, 0); err != nil {
+	if err := unix.Fstatat(int(r.disk.trees.Fd()), d.hex()+".json", &st, 0); err != nil {
 		return nil, fmt.Errorf("tree %s: %w", d, err)
 	}
-	s.recentMu.Lock()
-	t := s.recent.trees[d]
-	s.recentMu.Unlock()
+	r.mu.Lock()
+	t := r.kept.trees[d]
+	r.mu.Unlock()
 	if t != nil {
 		return t, nil
 	}
-	t, err := s.disk.readTree(d)
+	t, err := r.disk.readTree(d)
 	if err != nil {
 		return nil, err
 	}
-	s.recentMu.Lock()
-	defer s.recentMu.Unlock()
-	s.recent.keep(d, t, maxRecent)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept.keep(d, t, maxRecent)
 	return t, nil
 }
 
@@ -422,13 +432,13 @@ func (s *Store) remove(ctx context.Context, d Digest, may func(*Image) error) (d
 	s.leases.leave(&img.Manifest)
 	err = s.removeImage(d, may)
 	if err == nil {
-		s.removeCounted(d.hex(), &done)
+		s.disk.removeCounted(d.hex(), &done)
 	}
 	s.leases.left(&img.Manifest)
 	if err != nil {
 		return done, fmt.Errorf("remove image %s: %w", d, err)
 	}
-	done.Add(s.sweepPending())
+	done.Add(s.sweeper.sweepPending())
 	s.meta.forgetTrees(manyTrees)
 	return done, nil
 }

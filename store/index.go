@@ -53,7 +53,7 @@ type indexLine struct {
 // later changes, a line each. With 10,000 images, a change writes one line instead of two
 // megabytes. metadata.mu guards indexFile.
 type indexFile struct {
-	s      *metadata
+	disk   *disk
 	log    *os.File
 	base   int64 // bytes of index.json
 	end    int64 // of the valid part of index.log
@@ -65,22 +65,22 @@ type indexFile struct {
 const minIndexLog = 256 << 10
 
 // openIndex opens index.log for appending. Only rebuild reads its lines.
-func (m *metadata) openIndex() error {
-	f, err := openat(int(m.disk.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
+func (k *disk) openIndex() (x indexFile, err error) {
+	f, err := openat(int(k.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
-		return err
+		return x, err
 	}
 	st, err := f.Stat()
 	if err != nil {
-		return errors.Join(err, f.Close())
+		return x, errors.Join(err, f.Close())
 	}
 	var base unix.Stat_t
 	// The last line may belong to a transaction that was not committed.
-	m.index = indexFile{s: m, log: f, end: st.Size(), stale: st.Size() > 0}
-	if err := unix.Fstatat(int(m.disk.root.Fd()), indexName, &base, 0); err == nil {
-		m.index.base = base.Size
+	x = indexFile{disk: k, log: f, end: st.Size(), stale: st.Size() > 0}
+	if err := unix.Fstatat(int(k.root.Fd()), indexName, &base, 0); err == nil {
+		x.base = base.Size
 	}
-	return nil
+	return x, nil
 }
 
 // add makes lines durable; next is the state with them. The caller calls settle after the end of
@@ -119,11 +119,10 @@ func (x *indexFile) add(lines []indexLine, next *snapshot) error {
 	return nil
 }
 
-// settle takes back the lines of the last add if the transaction was not committed, that is if
-// next is not the published snapshot.
-func (x *indexFile) settle(next *snapshot) {
+// settle takes back the lines of the last add if the transaction was not committed.
+func (x *indexFile) settle(committed bool) {
 	switch {
-	case x.s.snap.Load() == next:
+	case committed:
 		x.stale = x.stale && x.end > 0
 	case x.end != x.before:
 		x.end = x.before
@@ -152,7 +151,7 @@ func (x *indexFile) write(n *snapshot) error {
 	if err != nil {
 		return err
 	}
-	tmp, root := int(x.s.disk.tmp.Fd()), x.s.disk.root
+	tmp, root := int(x.disk.tmp.Fd()), x.disk.root
 	f, err := openat(tmp, indexName, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -177,19 +176,19 @@ func (x *indexFile) write(n *snapshot) error {
 
 // readIndex reads the index: index.json with the lines of index.log applied. It skips a line
 // that a crash has cut off or that is unreadable.
-func (m *metadata) readIndex() index {
+func (k *disk) readIndex() index {
 	var x index
-	b, err := os.ReadFile(filepath.Join(m.disk.dir, indexName))
+	b, err := os.ReadFile(filepath.Join(k.dir, indexName))
 	if err == nil {
 		err = json.Unmarshal(b, &x)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.log.Error("cannot read index: functions and tenants are lost", "error", err)
+		k.log.Error("cannot read index: functions and tenants are lost", "error", err)
 		x = index{}
 	}
-	log, err := os.ReadFile(filepath.Join(m.disk.dir, indexLogName))
+	log, err := os.ReadFile(filepath.Join(k.dir, indexLogName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.log.Error("cannot read the last lines of the index", "error", err)
+		k.log.Error("cannot read the last lines of the index", "error", err)
 	}
 	for line := range bytes.Lines(log) {
 		if len(line) == 1 {
@@ -197,7 +196,7 @@ func (m *metadata) readIndex() index {
 		}
 		var l indexLine
 		if err := json.Unmarshal(line, &l); err != nil || line[len(line)-1] != '\n' {
-			m.log.Warn("a line of the index cannot be read: left out", "line", string(line), "error", err)
+			k.log.Warn("a line of the index cannot be read: left out", "line", string(line), "error", err)
 			continue
 		}
 		x.apply(l)
@@ -237,12 +236,12 @@ func (x *index) apply(l indexLine) {
 
 // rebuild fills an empty database from index.json and the images on disk.
 func (m *metadata) rebuild(t *tx) error {
-	x := m.readIndex()
+	x := m.disk.readIndex()
 	known := make(map[Digest]indexed)
 	for _, i := range x.Images {
 		known[i.Digest] = i
 	}
-	images, err := m.readImages(x)
+	images, err := m.disk.readImages(x)
 	if err != nil {
 		return err
 	}
@@ -307,8 +306,8 @@ func (m *metadata) rebuild(t *tx) error {
 
 // readImages reads all images from disk in the order of their creation: first the images in the
 // index, then the others by time.
-func (m *metadata) readImages(x index) ([]imageOnDisk, error) {
-	names, err := readNames(m.disk.images)
+func (k *disk) readImages(x index) ([]imageOnDisk, error) {
+	names, err := readNames(k.images)
 	if err != nil {
 		return nil, err
 	}
@@ -317,18 +316,18 @@ func (m *metadata) readImages(x index) ([]imageOnDisk, error) {
 		place[known.Digest] = len(x.Images) - i
 	}
 	var images []imageOnDisk
-	trees := keptTrees{read: m.disk.readTree}
+	trees := keptTrees{read: k.readTree}
 	for _, name := range names {
-		img, manifest, err := m.readImage(name)
+		img, manifest, err := k.readImage(name)
 		var own sized
 		if err == nil {
-			if err := m.disk.linkMissingHidden(img.Digest, img.Manifest, trees.tree); err != nil {
+			if err := k.linkMissingHidden(img.Digest, img.Manifest, trees.tree); err != nil {
 				return nil, err
 			}
-			own.bytes, own.inodes, err = ownSize(filepath.Join(m.disk.dir, "images", name))
+			own.bytes, own.inodes, err = ownSize(filepath.Join(k.dir, "images", name))
 		}
 		if err != nil {
-			m.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
+			k.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
 			continue
 		}
 		images = append(images, imageOnDisk{img, manifest, own})
@@ -340,7 +339,7 @@ func (m *metadata) readImages(x index) ([]imageOnDisk, error) {
 		}
 		return cmp.Or(cmp.Compare(pa, pb), a.Created.Compare(b.Created), cmp.Compare(b.Digest, a.Digest))
 	})
-	return images, m.disk.syncfs()
+	return images, k.syncfs()
 }
 
 type imageOnDisk struct {
@@ -351,8 +350,8 @@ type imageOnDisk struct {
 
 // readImage reads images/<name>: the manifest, and the figures by walking rootfs, as only a
 // rebuild does.
-func (m *metadata) readImage(name string) (*Image, []byte, error) {
-	dir := filepath.Join(m.disk.dir, "images", name)
+func (k *disk) readImage(name string) (*Image, []byte, error) {
+	dir := filepath.Join(k.dir, "images", name)
 	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return nil, nil, err

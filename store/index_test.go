@@ -183,13 +183,13 @@ func FuzzReadIndex(f *testing.F) {
 	f.Add(`{"tenants": [{"name": "a", "id": 1}]}`, "{\"tenant\": {\"name\": \"b\", \"id\": 1}}\n{\"no_function\": \"f\"}\n{\"function\": {}}\n")
 	f.Add("", "\n\n{")
 	f.Fuzz(func(t *testing.T, base, log string) {
-		s := &metadata{disk: &disk{dir: t.TempDir()}, log: testLog(t)}
+		k := &disk{dir: t.TempDir(), log: testLog(t)}
 		for name, content := range map[string]string{indexName: base, indexLogName: log} {
-			if err := os.WriteFile(filepath.Join(s.disk.dir, name), []byte(content), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(k.dir, name), []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		x := s.readIndex()
+		x := k.readIndex()
 		if _, err := json.Marshal(x); err != nil {
 			t.Error(err)
 		}

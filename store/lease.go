@@ -53,7 +53,7 @@ func (s *Store) Hold() (release func()) {
 	end := s.leases.take()
 	return sync.OnceFunc(func() {
 		end()
-		s.sweepPending()
+		s.sweeper.sweepPending()
 	})
 }
 
@@ -185,10 +185,10 @@ func (l *leases) takePending() []Digest {
 	return out
 }
 
-// lockRead notes the objects of all noted trees and then locks leases.mu. On an error leases.mu
-// is not locked: the objects of an unreadable tree are unknown, and a lease may rely on them.
-func (s *Store) lockRead() error {
-	l := &s.leases
+// lockRead notes the objects of all noted trees, which read returns, and then locks mu. On an
+// error mu is not locked: the objects of an unreadable tree are unknown, and a lease may rely on
+// them.
+func (l *leases) lockRead(read func(Digest) (keys []string, err error)) error {
 	for {
 		l.mu.Lock()
 		g, d := l.nextUnreadLocked()
@@ -196,7 +196,7 @@ func (s *Store) lockRead() error {
 			return nil
 		}
 		l.mu.Unlock()
-		keys, err := s.disk.treeKeys(d)
+		keys, err := read(d)
 		l.mu.Lock()
 		switch {
 		case err == nil: // no harm if the generation was forgotten meanwhile

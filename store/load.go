@@ -13,10 +13,10 @@ import (
 
 // readSnapshot loads the database. With 10,000 images this is most of an engine's start and of
 // its memory, so data shared by images is decoded and kept once.
-func (m *metadata) readSnapshot() (*snapshot, error) {
+func readSnapshot(q queryer) (*snapshot, error) {
 	n := newSnapshot()
-	for _, read := range []func(*snapshot) error{m.readRows, m.readTags, m.readRemotes, m.readParts, m.readFunctions, m.readTenants} {
-		if err := read(n); err != nil {
+	for _, read := range []func(queryer) error{n.readRows, n.readTags, n.readRemotes, n.readParts, n.readFunctions, n.readTenants} {
+		if err := read(q); err != nil {
 			return nil, err
 		}
 	}
@@ -28,14 +28,14 @@ func noImage(what string, d Digest) error {
 	return fmt.Errorf("%w: %s belongs to the missing image %s", errCorrupt, what, d)
 }
 
-func (m *metadata) readRows(n *snapshot) error {
+func (n *snapshot) readRows(q queryer) error {
 	type placed struct {
 		*Image
 		serial int64
 	}
 	var order []placed
 	manifests := newManifestCache()
-	err := m.each(`SELECT digest, manifest, created, size, files, serial, f.image IS NOT NULL
+	err := eachRow(q, `SELECT digest, manifest, created, size, files, serial, f.image IS NOT NULL
 		FROM images LEFT JOIN foreign_images f ON f.image = digest`, func(scan scanFunc) error {
 		var img Image
 		var manifest sql.RawBytes
@@ -65,8 +65,8 @@ func (m *metadata) readRows(n *snapshot) error {
 	return err
 }
 
-func (m *metadata) readTags(n *snapshot) error {
-	err := m.each(`SELECT name, version, image FROM tags`, func(scan scanFunc) error {
+func (n *snapshot) readTags(q queryer) error {
+	err := eachRow(q, `SELECT name, version, image FROM tags`, func(scan scanFunc) error {
 		var k tag
 		var d Digest
 		if err := scan(&k.name, &k.version, &d); err != nil {
@@ -90,8 +90,8 @@ func (m *metadata) readTags(n *snapshot) error {
 	return err
 }
 
-func (m *metadata) readRemotes(n *snapshot) error {
-	return m.each(`SELECT name || '@' || digest, image FROM remotes ORDER BY 1`, func(scan scanFunc) error {
+func (n *snapshot) readRemotes(q queryer) error {
+	return eachRow(q, `SELECT name || '@' || digest, image FROM remotes ORDER BY 1`, func(scan scanFunc) error {
 		var remote string
 		var d Digest
 		if err := scan(&remote, &d); err != nil {
@@ -107,8 +107,8 @@ func (m *metadata) readRemotes(n *snapshot) error {
 	})
 }
 
-func (m *metadata) readParts(n *snapshot) error {
-	return m.each(`SELECT key, part FROM parts`, func(scan scanFunc) error {
+func (n *snapshot) readParts(q queryer) error {
+	return eachRow(q, `SELECT key, part FROM parts`, func(scan scanFunc) error {
 		var key, part string
 		var p Part
 		if err := scan(&key, &part); err != nil {
@@ -122,8 +122,8 @@ func (m *metadata) readParts(n *snapshot) error {
 	})
 }
 
-func (m *metadata) readFunctions(n *snapshot) error {
-	err := m.each(`SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
+func (n *snapshot) readFunctions(q queryer) error {
+	err := eachRow(q, `SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
 		var f Function
 		var spec string
 		var deployed int64
@@ -141,7 +141,7 @@ func (m *metadata) readFunctions(n *snapshot) error {
 	if err != nil {
 		return err
 	}
-	return m.each(`SELECT function, image FROM function_images ORDER BY 1, 2`, func(scan scanFunc) error {
+	return eachRow(q, `SELECT function, image FROM function_images ORDER BY 1, 2`, func(scan scanFunc) error {
 		var name string
 		var d Digest
 		if err := scan(&name, &d); err != nil {
@@ -156,8 +156,8 @@ func (m *metadata) readFunctions(n *snapshot) error {
 	})
 }
 
-func (m *metadata) readTenants(n *snapshot) error {
-	return m.each(`SELECT id, name FROM tenants`, func(scan scanFunc) error {
+func (n *snapshot) readTenants(q queryer) error {
+	return eachRow(q, `SELECT id, name FROM tenants`, func(scan scanFunc) error {
 		var t Tenant
 		if err := scan(&t.ID, &t.Name); err != nil {
 			return err

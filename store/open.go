@@ -34,18 +34,11 @@ type Store struct {
 	disk *disk
 	meta *metadata
 
-	recentMu sync.Mutex
-	recent   keptTrees // trees of recently linked images
+	recent recentTrees
 
-	// sweeping is held by a running sweep or check. Lock order: sweeping, leases.mu, metadata.mu,
-	// sizing.mu, changes.mu.
-	sweeping sync.Mutex
-	// takingOver is held while a file becomes root's, so a second call for the same file sees
-	// the new owner.
-	takingOver sync.Mutex
-
-	leases leases
-	uses   uses
+	leases  leases
+	sweeper sweeper
+	uses    uses
 }
 
 // LockedError reports that another engine uses the state directory.
@@ -76,6 +69,8 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	}
 	d := &disk{dir: dir, log: log}
 	s := &Store{log: log, disk: d, meta: &metadata{disk: d, log: log}}
+	s.recent = recentTrees{disk: d, leases: &s.leases}
+	s.sweeper = sweeper{disk: d, meta: s.meta, leases: &s.leases, log: log}
 	// Avoid the names of leftovers that an earlier Open could not remove.
 	s.disk.serial.Store(uint64(time.Now().UnixNano()))
 	s.leases.init()
@@ -96,10 +91,10 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := s.disk.emptyTmp(); err != nil {
 		return nil, fmt.Errorf("empty tmp: %w", err)
 	}
-	if err := s.meta.openChanges(); err != nil {
+	if s.meta.changes, err = d.openChanges(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	if err := s.meta.openIndex(); err != nil {
+	if s.meta.index, err = d.openIndex(); err != nil {
 		return nil, fmt.Errorf("open store index: %w", err)
 	}
 	if err := s.meta.openDB(); err != nil {

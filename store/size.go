@@ -176,7 +176,7 @@ type queryer interface {
 	Query(query string, args ...any) (*sql.Rows, error)
 }
 
-func eachOf(q queryer, query string, row func(scanFunc) error) error {
+func eachRow(q queryer, query string, row func(scanFunc) error) error {
 	rows, err := q.Query(query)
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 			names[img.Parts[i].Tree] = img.Parts[i].Tree
 		}
 	}
-	err := eachOf(q, `SELECT id, digest FROM sized_trees`, func(scan scanFunc) error {
+	err := eachRow(q, `SELECT id, digest FROM sized_trees`, func(scan scanFunc) error {
 		t := new(sizedTree)
 		if err := scan(&t.id, &t.digest); err != nil {
 			return err
@@ -210,7 +210,7 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 		return nil
 	})
 	if err == nil {
-		err = eachOf(q, `SELECT id, objects, bytes FROM cohorts`, func(scan scanFunc) error {
+		err = eachRow(q, `SELECT id, objects, bytes FROM cohorts`, func(scan scanFunc) error {
 			c := new(cohort)
 			if err := scan(&c.id, &c.objects, &c.bytes); err != nil {
 				return err
@@ -220,7 +220,7 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 		})
 	}
 	if err == nil {
-		err = eachOf(q, `SELECT cohort, tree FROM cohort_trees`, func(scan scanFunc) error {
+		err = eachRow(q, `SELECT cohort, tree FROM cohort_trees`, func(scan scanFunc) error {
 			var cid, tid int64
 			if err := scan(&cid, &tid); err != nil {
 				return err
@@ -239,7 +239,7 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 	for _, c := range z.cohorts {
 		z.bySet[c.set] = c
 	}
-	err = eachOf(q, `SELECT image, bytes, inodes FROM image_sizes`, func(scan scanFunc) error {
+	err = eachRow(q, `SELECT image, bytes, inodes FROM image_sizes`, func(scan scanFunc) error {
 		img := new(sizedImage)
 		if err := scan(&img.digest, &img.ownBytes, &img.ownInodes); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,49 +46,43 @@ CREATE INDEX sized_objects_cohort ON sized_objects (cohort);
 // sized is the disk use of an image's own files, for putImage.
 type sized struct{ bytes, inodes int64 }
 
-// sizeImage enters a new image into the figures.
-func (t *tx) sizeImage(d Digest, m *Manifest, own sized) error {
-	z, err := t.sizing()
-	if err != nil {
-		return err
-	}
+// sizeTx changes the figures and their rows together, within a transaction that holds sizing.mu.
+type sizeTx struct {
+	*sizing
+	sql  *sql.Tx
+	disk *disk
+	log  *slog.Logger
+}
+
+// addImage enters a new image into the figures.
+func (z *sizeTx) addImage(d Digest, m *Manifest, own sized) error {
 	img := &sizedImage{digest: d, ownBytes: own.bytes, ownInodes: own.inodes}
 	for _, p := range m.Parts {
 		tree := z.trees[p.Tree]
 		if tree == nil {
-			if tree, err = t.sizeTree(p.Tree); err != nil {
+			var err error
+			if tree, err = z.addTree(p.Tree); err != nil {
 				return fmt.Errorf("count tree %s: %w", p.Tree, err)
 			}
 		}
 		img.has(tree)
 	}
-	if _, err := t.sql.Exec(`INSERT INTO image_sizes VALUES (?, ?, ?)`, d, own.bytes, own.inodes); err != nil {
+	if _, err := z.sql.Exec(`INSERT INTO image_sizes VALUES (?, ?, ?)`, d, own.bytes, own.inodes); err != nil {
 		return err
 	}
 	z.enter(img)
 	return nil
 }
 
-// sizing locks the data behind the figures until the end of the transaction, and loads it if
-// needed.
-func (t *tx) sizing() (*sizing, error) {
-	z := &t.s.sizing
-	if !t.sized {
-		z.mu.Lock()
-		t.sized = true
-	}
-	if !z.loaded {
-		if err := z.load(t.sql, t.next.byDigest); err != nil {
-			return nil, err
-		}
-	}
-	return z, nil
+// sizedObject is a row of sized_objects without its cohort.
+type sizedObject struct {
+	key   []byte
+	bytes int64
 }
 
-// sizeTree counts the objects of a tree that is new to all images.
-func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
-	z := &t.s.sizing
-	r, err := t.sql.Exec(`INSERT INTO sized_trees (digest) VALUES (?)`, d)
+// addTree counts the objects of a tree that is new to all images.
+func (z *sizeTx) addTree(d Digest) (*sizedTree, error) {
+	r, err := z.sql.Exec(`INSERT INTO sized_trees (digest) VALUES (?)`, d)
 	if err != nil {
 		return nil, err
 	}
@@ -95,100 +90,103 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 	if tree.id, err = r.LastInsertId(); err != nil {
 		return nil, err
 	}
-	keys, err := t.s.disk.treeKeys(d)
-	if err != nil {
-		// The tree is damaged: an image without a figure is better than no image.
-		t.s.log.Error("tree cannot be read: its size is not counted", "tree", d, "error", err)
-		keys = nil
-	}
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
-
-	find, err := t.sql.Prepare(`SELECT cohort, bytes FROM sized_objects WHERE key = ?`)
+	fresh, shared, err := z.locate(d)
 	if err != nil {
 		return nil, err
 	}
-	defer find.Close()
-	put, err := t.sql.Prepare(`INSERT INTO sized_objects VALUES (?, ?, ?)
+	put, err := z.sql.Prepare(`INSERT INTO sized_objects VALUES (?, ?, ?)
 		ON CONFLICT (key) DO UPDATE SET cohort = excluded.cohort`)
 	if err != nil {
 		return nil, err
 	}
 	defer put.Close()
 
-	type object struct {
-		key   []byte
-		bytes int64
-	}
-	moved := make(map[*cohort][]object)
-	var fresh []object
-	for _, key := range keys {
-		o := object{key: sizeKey(key)}
-		var id int64
-		switch err := find.QueryRow(o.key).Scan(&id, &o.bytes); {
-		case errors.Is(err, sql.ErrNoRows):
-			if o.bytes, err = blocksAt(t.s.disk.objects, objectName(key, 0)); err != nil {
-				return nil, err
-			}
-			fresh = append(fresh, o)
-		case err != nil:
-			return nil, err
-		default:
-			c := z.cohorts[id]
-			if c == nil {
-				return nil, fmt.Errorf("%w: no cohort %d", errCorrupt, id)
-			}
-			moved[c] = append(moved[c], o)
-		}
-	}
-	bytes, err := blocksAt(t.s.disk.trees, d.hex()+".json")
-	if err != nil {
-		return nil, err
-	}
-	fresh = append(fresh, object{sizeKey(d.hex()), bytes}) // the manifest is a file, too
-
 	z.trees[d], z.byID[tree.id] = tree, tree
-	fill := func(c *cohort, objects []object) error {
-		for _, o := range objects {
-			if _, err := put.Exec(o.key, c.id, o.bytes); err != nil {
-				return err
-			}
-			c.objects++
-			c.bytes += o.bytes
-		}
-		return t.saveCohort(c)
-	}
-	only, err := t.newCohort([]*sizedTree{tree})
+	only, err := z.newCohort([]*sizedTree{tree})
 	if err == nil {
-		err = fill(only, fresh)
+		err = z.fillCohort(put, only, fresh)
 	}
 	if err != nil {
 		return nil, err
 	}
-	for from, objects := range moved {
-		if int64(len(objects)) == from.objects { // the whole cohort
-			delete(z.bySet, from.set)
-			from.add(tree)
-			z.bySet[from.set] = from
-			if _, err := t.sql.Exec(`INSERT INTO cohort_trees VALUES (?, ?)`, from.id, tree.id); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		to, err := t.newCohort(append(slices.Clone(from.trees), tree))
-		if err != nil {
-			return nil, err
-		}
-		to.images, to.numbers = from.images, from.numbers
-		for _, o := range objects {
-			from.objects--
-			from.bytes -= o.bytes
-		}
-		if err := errors.Join(fill(to, objects), t.saveCohort(from)); err != nil {
+	for from, objects := range shared {
+		if err := z.share(put, from, objects, tree); err != nil {
 			return nil, err
 		}
 	}
 	return tree, nil
+}
+
+// locate returns the objects of a tree: fresh are the objects that no image has, among them the
+// tree's manifest, and shared the others by their cohorts.
+func (z *sizeTx) locate(d Digest) (fresh []sizedObject, shared map[*cohort][]sizedObject, err error) {
+	keys, err := z.disk.treeKeys(d)
+	if err != nil {
+		// The tree is damaged: an image without a figure is better than no image.
+		z.log.Error("tree cannot be read: its size is not counted", "tree", d, "error", err)
+		keys = nil
+	}
+	slices.Sort(keys)
+	find, err := z.sql.Prepare(`SELECT cohort, bytes FROM sized_objects WHERE key = ?`)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer find.Close()
+	shared = make(map[*cohort][]sizedObject)
+	for _, key := range slices.Compact(keys) {
+		o := sizedObject{key: sizeKey(key)}
+		var id int64
+		switch err := find.QueryRow(o.key).Scan(&id, &o.bytes); {
+		case errors.Is(err, sql.ErrNoRows):
+			if o.bytes, err = blocksAt(z.disk.objects, objectName(key, 0)); err != nil {
+				return nil, nil, err
+			}
+			fresh = append(fresh, o)
+		case err != nil:
+			return nil, nil, err
+		default:
+			c := z.cohorts[id]
+			if c == nil {
+				return nil, nil, fmt.Errorf("%w: no cohort %d", errCorrupt, id)
+			}
+			shared[c] = append(shared[c], o)
+		}
+	}
+	bytes, err := blocksAt(z.disk.trees, d.hex()+".json")
+	return append(fresh, sizedObject{sizeKey(d.hex()), bytes}), shared, err
+}
+
+// fillCohort moves objects into a cohort; put writes a row.
+func (z *sizeTx) fillCohort(put *sql.Stmt, c *cohort, objects []sizedObject) error {
+	for _, o := range objects {
+		if _, err := put.Exec(o.key, c.id, o.bytes); err != nil {
+			return err
+		}
+		c.objects++
+		c.bytes += o.bytes
+	}
+	return z.saveCohort(c)
+}
+
+// share moves objects from their cohort to the cohort that the new tree has, too.
+func (z *sizeTx) share(put *sql.Stmt, from *cohort, objects []sizedObject, tree *sizedTree) error {
+	if int64(len(objects)) == from.objects { // the whole cohort
+		delete(z.bySet, from.set)
+		from.add(tree)
+		z.bySet[from.set] = from
+		_, err := z.sql.Exec(`INSERT INTO cohort_trees VALUES (?, ?)`, from.id, tree.id)
+		return err
+	}
+	to, err := z.newCohort(append(slices.Clone(from.trees), tree))
+	if err != nil {
+		return err
+	}
+	to.images, to.numbers = from.images, from.numbers
+	for _, o := range objects {
+		from.objects--
+		from.bytes -= o.bytes
+	}
+	return errors.Join(z.fillCohort(put, to, objects), z.saveCohort(from))
 }
 
 // sizeKey shortens a key to 16 bytes: a collision is still practically impossible.
@@ -210,8 +208,8 @@ func blocksAt(dir *os.File, name string) (int64, error) {
 	return st.Blocks * 512, nil
 }
 
-func (t *tx) newCohort(trees []*sizedTree) (*cohort, error) {
-	r, err := t.sql.Exec(`INSERT INTO cohorts (objects, bytes) VALUES (0, 0)`)
+func (z *sizeTx) newCohort(trees []*sizedTree) (*cohort, error) {
+	r, err := z.sql.Exec(`INSERT INTO cohorts (objects, bytes) VALUES (0, 0)`)
 	if err != nil {
 		return nil, err
 	}
@@ -221,27 +219,16 @@ func (t *tx) newCohort(trees []*sizedTree) (*cohort, error) {
 	}
 	for _, tree := range trees {
 		c.add(tree)
-		if _, err := t.sql.Exec(`INSERT INTO cohort_trees VALUES (?, ?)`, c.id, tree.id); err != nil {
+		if _, err := z.sql.Exec(`INSERT INTO cohort_trees VALUES (?, ?)`, c.id, tree.id); err != nil {
 			return nil, err
 		}
 	}
-	z := &t.s.sizing
 	z.cohorts[c.id], z.bySet[c.set] = c, c
 	return c, nil
 }
 
-func (t *tx) saveCohort(c *cohort) error {
-	_, err := t.sql.Exec(`UPDATE cohorts SET objects = ?, bytes = ? WHERE id = ?`, c.objects, c.bytes, c.id)
-	return err
-}
-
-// unsizeImage takes an image out of the figures. The image's row is gone, and with it the row of
-// its own size.
-func (t *tx) unsizeImage(d Digest) error {
-	z, err := t.sizing()
-	if err == nil {
-		z.leave(d)
-	}
+func (z *sizeTx) saveCohort(c *cohort) error {
+	_, err := z.sql.Exec(`UPDATE cohorts SET objects = ?, bytes = ? WHERE id = ?`, c.objects, c.bytes, c.id)
 	return err
 }
 
@@ -266,13 +253,13 @@ func (m *metadata) forgetTrees(least int) {
 		return
 	}
 	err := m.updateLocked(false, func(t *tx) error {
-		z, err := t.sizing()
+		z, err := t.lockSizes()
 		if err != nil {
 			return err
 		}
 		for _, tree := range z.byID {
 			if tree.images == 0 {
-				if err := t.forgetTree(tree); err != nil {
+				if err := z.forgetTree(tree); err != nil {
 					return err
 				}
 			}
@@ -284,11 +271,10 @@ func (m *metadata) forgetTrees(least int) {
 	}
 }
 
-func (t *tx) forgetTree(tree *sizedTree) error {
-	z := &t.s.sizing
+func (z *sizeTx) forgetTree(tree *sizedTree) error {
 	delete(z.trees, tree.digest)
 	delete(z.byID, tree.id)
-	if _, err := t.sql.Exec(`DELETE FROM sized_trees WHERE id = ?`, tree.id); err != nil {
+	if _, err := z.sql.Exec(`DELETE FROM sized_trees WHERE id = ?`, tree.id); err != nil {
 		return err
 	}
 	for _, c := range slices.Clone(tree.cohorts) {
@@ -299,23 +285,23 @@ func (t *tx) forgetTree(tree *sizedTree) error {
 			c.set -= tree.mark()
 			z.bySet[c.set] = c
 			c.trees = slices.DeleteFunc(c.trees, func(x *sizedTree) bool { return x == tree })
-			if _, err := t.sql.Exec(`DELETE FROM cohort_trees WHERE cohort = ? AND tree = ?`, c.id, tree.id); err != nil {
+			if _, err := z.sql.Exec(`DELETE FROM cohort_trees WHERE cohort = ? AND tree = ?`, c.id, tree.id); err != nil {
 				return err
 			}
 			continue
 		}
 		var err error
 		if len(c.trees) == 1 {
-			_, err = t.sql.Exec(`DELETE FROM sized_objects WHERE cohort = ?`, c.id)
+			_, err = z.sql.Exec(`DELETE FROM sized_objects WHERE cohort = ?`, c.id)
 		} else {
 			to.objects += c.objects
 			to.bytes += c.bytes
-			if _, err = t.sql.Exec(`UPDATE sized_objects SET cohort = ? WHERE cohort = ?`, to.id, c.id); err == nil {
-				err = t.saveCohort(to)
+			if _, err = z.sql.Exec(`UPDATE sized_objects SET cohort = ? WHERE cohort = ?`, to.id, c.id); err == nil {
+				err = z.saveCohort(to)
 			}
 		}
 		if err == nil {
-			err = t.dropCohort(c)
+			err = z.dropCohort(c)
 		}
 		if err != nil {
 			return err
@@ -324,15 +310,14 @@ func (t *tx) forgetTree(tree *sizedTree) error {
 	return nil
 }
 
-func (t *tx) dropCohort(c *cohort) error {
-	z := &t.s.sizing
+func (z *sizeTx) dropCohort(c *cohort) error {
 	delete(z.cohorts, c.id)
 	delete(z.bySet, c.set)
 	for _, tree := range c.trees {
 		tree.cohorts = slices.DeleteFunc(tree.cohorts, func(x *cohort) bool { return x == c })
 	}
 	for _, q := range []string{`DELETE FROM cohorts WHERE id = ?`, `DELETE FROM cohort_trees WHERE cohort = ?`} {
-		if _, err := t.sql.Exec(q, c.id); err != nil {
+		if _, err := z.sql.Exec(q, c.id); err != nil {
 			return err
 		}
 	}
@@ -346,7 +331,7 @@ func (t *tx) sizeExisting() error {
 		Manifest
 	}
 	var rows []row
-	err := eachOf(t.sql, `SELECT image, tree FROM image_parts ORDER BY image, position`, func(scan scanFunc) error {
+	err := eachRow(t.sql, `SELECT image, tree FROM image_parts ORDER BY image, position`, func(scan scanFunc) error {
 		var d, tree Digest
 		if err := scan(&d, &tree); err != nil {
 			return err
@@ -361,15 +346,18 @@ func (t *tx) sizeExisting() error {
 	if err != nil {
 		return err
 	}
+	z, err := t.lockSizes()
+	if err != nil {
+		return err
+	}
 	for i := range rows {
 		var own sized
-		var err error
 		own.bytes, own.inodes, err = ownSize(filepath.Join(t.s.disk.dir, "images", rows[i].digest.hex()))
 		// reconcile drops an image without a directory.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := t.sizeImage(rows[i].digest, &rows[i].Manifest, own); err != nil {
+		if err := z.addImage(rows[i].digest, &rows[i].Manifest, own); err != nil {
 			return err
 		}
 	}

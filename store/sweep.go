@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,8 +54,8 @@ const (
 // looks the object up in every live tree; if a tree cannot be read, the objects stay.
 func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	var done Swept
-	err := s.sweepAll(ctx, o, &done)
-	done.Add(s.sweepPending())
+	err := s.sweeper.sweepAll(ctx, o, &done)
+	done.Add(s.sweeper.sweepPending())
 	if !o.DryRun {
 		s.meta.forgetTrees(1)
 	}
@@ -69,19 +71,37 @@ func (s *Store) Discard(d Digest) {
 	s.leases.mu.Lock()
 	s.leases.pending[d] = struct{}{}
 	s.leases.mu.Unlock()
-	s.sweepPending()
+	s.sweeper.sweepPending()
 }
 
-func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error {
-	s.sweeping.Lock()
-	defer s.sweeping.Unlock()
+// sweeper removes the trees and objects that no image and no lease needs.
+type sweeper struct {
+	disk   *disk
+	meta   *metadata
+	leases *leases
+	log    *slog.Logger
+
+	// running is held by a running sweep or check. Lock order: running, leases.mu, metadata.mu,
+	// sizing.mu, changes.mu.
+	running sync.Mutex
+}
+
+// run returns a run that counts in done. The caller holds running.
+func (s *sweeper) run(ctx context.Context, done *Swept) sweep {
+	return sweep{sweeper: s, ctx: ctx, done: done}
+}
+
+func (s *sweeper) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error {
+	s.running.Lock()
+	defer s.running.Unlock()
 	defer s.leases.take()() // notes uses until the end of the sweep
-	live := s.liveTrees()
+	live := s.meta.snap.Load().liveTrees()
 	dead, err := s.deadTrees(live)
 	if err != nil {
 		return err
 	}
-	w := sweep{s: s, ctx: ctx, dry: o.DryRun, done: done}
+	w := s.run(ctx, done)
+	w.dry = o.DryRun
 	if _, err := w.trees(dead); err != nil {
 		return err
 	}
@@ -95,9 +115,9 @@ func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error
 }
 
 // liveTrees returns the trees of all images.
-func (s *Store) liveTrees() map[Digest]bool {
+func (n *snapshot) liveTrees() map[Digest]bool {
 	live := make(map[Digest]bool)
-	for _, img := range s.meta.snap.Load().images {
+	for _, img := range n.images {
 		for _, p := range img.Parts {
 			live[p.Tree] = true
 		}
@@ -106,7 +126,7 @@ func (s *Store) liveTrees() map[Digest]bool {
 }
 
 // deadTrees returns the trees on disk that are not in live.
-func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
+func (s *sweeper) deadTrees(live map[Digest]bool) ([]Digest, error) {
 	names, err := s.disk.listDir("trees")
 	if err != nil {
 		return nil, err
@@ -122,10 +142,10 @@ func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
 
 // sweepPending removes the leftovers of removed images that no lease keeps. If another sweep
 // runs, that sweep does it at its end.
-func (s *Store) sweepPending() (done Swept) {
+func (s *sweeper) sweepPending() (done Swept) {
 	for {
 		// Lock first: the holder of the lock looks at the queue again after unlocking.
-		if !s.sweeping.TryLock() {
+		if !s.running.TryLock() {
 			return done
 		}
 		dead := s.leases.takePending()
@@ -134,7 +154,7 @@ func (s *Store) sweepPending() (done Swept) {
 				s.log.Warn("sweep after the removal of an image failed: the next full sweep repeats the work", "error", err)
 			}
 		}
-		s.sweeping.Unlock()
+		s.running.Unlock()
 		if !s.leases.ready() {
 			return done
 		}
@@ -156,7 +176,7 @@ func (l *leases) ready() bool {
 // sweepDead is the short form of a sweep: it reads only the dead trees, and the trees of parts
 // that no image has. If objects/ has the last link to an object, no image needs it, because each
 // image links all objects of all its parts.
-func (s *Store) sweepDead(dead []Digest, done *Swept) error {
+func (s *sweeper) sweepDead(dead []Digest, done *Swept) error {
 	defer s.leases.take()()
 	maybe := make(map[Digest]bool, len(dead))
 	for _, d := range dead {
@@ -178,7 +198,7 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 			s.log.Warn("tree cannot be read: its objects wait for the next full sweep", "error", err)
 		}
 	}
-	w := sweep{s: s, ctx: context.Background(), done: done}
+	w := s.run(context.Background(), done)
 	gone, err := w.trees(dead)
 	if err != nil {
 		return err
@@ -190,7 +210,7 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 		}
 	}
 	if len(unlinked) > 0 {
-		err = w.spare(s.looseTrees(), unlinked)
+		err = w.spare(s.meta.snap.Load().looseTrees(), unlinked)
 	}
 	if err == nil {
 		err = w.objects(unlinked)
@@ -204,13 +224,12 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 
 // looseTrees returns the trees of parts that no image has. A failed build leaves such parts: the
 // next build finds the part and relies on its objects.
-func (s *Store) looseTrees() map[Digest]bool {
-	snap := s.meta.snap.Load()
+func (n *snapshot) looseTrees() map[Digest]bool {
 	loose := make(map[Digest]bool)
-	for _, p := range snap.parts {
+	for _, p := range n.parts {
 		loose[p.Tree] = true
 	}
-	for _, img := range snap.images {
+	for _, img := range n.images {
 		for i := range img.Parts {
 			delete(loose, img.Parts[i].Tree)
 		}
@@ -220,7 +239,7 @@ func (s *Store) looseTrees() map[Digest]bool {
 
 // sweep is one run of a sweep.
 type sweep struct {
-	s    *Store
+	*sweeper
 	ctx  context.Context //nolint:containedctx // of one call
 	dry  bool
 	done *Swept
@@ -228,7 +247,6 @@ type sweep struct {
 
 // trees removes dead trees, their parts first, and returns the trees that no lease keeps.
 func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
-	s := w.s
 	gone := make(map[Digest]bool, len(dead))
 	for step := range slices.Chunk(dead, sweepStep) {
 		if err := w.ctx.Err(); err != nil {
@@ -242,20 +260,19 @@ func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
 		return gone, nil
 	}
 	// Sync: a tree must not come back after its objects are gone.
-	if err := s.disk.trees.Sync(); err != nil {
+	if err := w.disk.trees.Sync(); err != nil {
 		return nil, err
 	}
-	return gone, s.disk.failpoint("trees swept")
+	return gone, w.disk.failpoint("trees swept")
 }
 
 func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
-	s := w.s
-	s.leases.mu.Lock()
-	defer s.leases.mu.Unlock()
+	w.leases.mu.Lock()
+	defer w.leases.mu.Unlock()
 	step := make(map[Digest]bool, len(dead))
 	for _, d := range dead {
-		if s.leases.usesTreeLocked(d) {
-			s.leases.pending[d] = struct{}{} // for the sweep at the end of the lease
+		if w.leases.usesTreeLocked(d) {
+			w.leases.pending[d] = struct{}{} // for the sweep at the end of the lease
 			continue
 		}
 		step[d], gone[d] = true, true
@@ -266,9 +283,9 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 	for d := range step {
 		name := d.hex() + ".json"
 		var st unix.Stat_t
-		err := unix.Fstatat(int(s.disk.trees.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		err := unix.Fstatat(int(w.disk.trees.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
 		if err == nil && !w.dry {
-			err = unix.Unlinkat(int(s.disk.trees.Fd()), name, 0)
+			err = unix.Unlinkat(int(w.disk.trees.Fd()), name, 0)
 		}
 		if errors.Is(err, unix.ENOENT) {
 			continue
@@ -286,7 +303,7 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 // parts forgets the parts of trees that are about to be removed.
 func (w *sweep) parts(trees map[Digest]bool) error {
 	var dead []string
-	for key, p := range w.s.meta.snap.Load().parts {
+	for key, p := range w.meta.snap.Load().parts {
 		if trees[p.Tree] {
 			dead = append(dead, key)
 		}
@@ -295,7 +312,7 @@ func (w *sweep) parts(trees map[Digest]bool) error {
 	if len(dead) == 0 || w.dry {
 		return nil
 	}
-	err := w.s.meta.updateFreeing(false, func(t *tx) error {
+	err := w.meta.updateFreeing(false, func(t *tx) error {
 		for _, key := range dead {
 			if err := t.removePart(key); err != nil {
 				return err
@@ -306,12 +323,12 @@ func (w *sweep) parts(trees map[Digest]bool) error {
 	if err != nil {
 		return err
 	}
-	return w.s.disk.failpoint("parts swept")
+	return w.disk.failpoint("parts swept")
 }
 
 // allObjects removes every object without another link and without a live tree.
 func (w *sweep) allObjects(live map[Digest]bool) error {
-	subs, err := w.s.disk.listDir("objects")
+	subs, err := w.disk.listDir("objects")
 	if err != nil {
 		return err
 	}
@@ -330,7 +347,7 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		names, err := w.s.disk.listDir("objects/" + sub)
+		names, err := w.disk.listDir("objects/" + sub)
 		if errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
@@ -342,7 +359,7 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 			if !ok {
 				continue
 			}
-			if links, _ := w.s.disk.objectLinks(sub + "/" + name); links == 1 {
+			if links, _ := w.disk.objectLinks(sub + "/" + name); links == 1 {
 				unlinked[key] = max(unlinked[key], n)
 			}
 		}
@@ -362,7 +379,7 @@ func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		keys, err := w.s.disk.treeKeys(d)
+		keys, err := w.disk.treeKeys(d)
 		if err != nil {
 			return err
 		}
@@ -388,20 +405,19 @@ func (w *sweep) objects(unlinked map[string]int) error {
 }
 
 func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
-	s := w.s
-	if err := s.lockRead(); err != nil {
+	if err := w.leases.lockRead(w.disk.treeKeys); err != nil {
 		return err
 	}
-	defer s.leases.mu.Unlock()
+	defer w.leases.mu.Unlock()
 	for _, key := range keys {
-		if s.leases.usesKeyLocked(key) {
+		if w.leases.usesKeyLocked(key) {
 			continue
 		}
 		if err := w.object(key, copies[key]); err != nil {
 			return fmt.Errorf("remove object %s: %w", key, err)
 		}
 	}
-	return s.disk.failpoint("objects swept")
+	return w.disk.failpoint("objects swept")
 }
 
 // object removes all copies of an object, at least 0 to last, unless a copy has another link. It
@@ -409,7 +425,7 @@ func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
 func (w *sweep) object(key string, last int) error {
 	var sizes []int64
 	for n := 0; ; n++ {
-		links, bytes := w.s.disk.objectLinks(objectName(key, n))
+		links, bytes := w.disk.objectLinks(objectName(key, n))
 		if links > 1 {
 			return nil
 		}
@@ -420,7 +436,7 @@ func (w *sweep) object(key string, last int) error {
 	}
 	for n := len(sizes) - 1; n >= 0; n-- {
 		if !w.dry {
-			err := unix.Unlinkat(int(w.s.disk.objects.Fd()), objectName(key, n), 0)
+			err := unix.Unlinkat(int(w.disk.objects.Fd()), objectName(key, n), 0)
 			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
@@ -437,8 +453,8 @@ func (w *sweep) object(key string, last int) error {
 
 // removeCounted removes an image's directory below tmp/ and counts its files that are not links
 // to objects.
-func (s *Store) removeCounted(name string, done *Swept) {
-	_ = filepath.WalkDir(filepath.Join(s.disk.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
+func (k *disk) removeCounted(name string, done *Swept) {
+	_ = filepath.WalkDir(filepath.Join(k.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err == nil && unix.Lstat(path, &st) == nil && (e.IsDir() || st.Nlink == 1) {
 			done.Inodes++
@@ -446,5 +462,5 @@ func (s *Store) removeCounted(name string, done *Swept) {
 		}
 		return nil // do not count unreadable files
 	})
-	s.disk.removeTmp(name)
+	k.removeTmp(name)
 }

@@ -176,7 +176,7 @@ func TestLeases(t *testing.T) {
 		if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.deadTrees(nil)
+		got, err := s.sweeper.deadTrees(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,8 +246,8 @@ func TestUnreadableTreeUnderLease(t *testing.T) {
 // images.
 func checkNothingLoose(t testing.TB, s *Store) {
 	t.Helper()
-	live := s.liveTrees()
-	if dead, err := s.deadTrees(live); err != nil || len(dead) > 0 {
+	live := s.meta.snap.Load().liveTrees()
+	if dead, err := s.sweeper.deadTrees(live); err != nil || len(dead) > 0 {
 		t.Errorf("trees of no image: %q (%v)", dead, err)
 	}
 	for key, p := range s.meta.snap.Load().parts {

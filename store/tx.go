@@ -36,13 +36,28 @@ type metadata struct {
 // (The engine lists functions, so it adds their changes.)
 type tx struct {
 	s       *metadata
-	sized   bool // sizing.mu is held
+	size    *sizeTx // nil until lockSizes; then sizing.mu is held
 	sql     *sql.Tx
 	next    *snapshot
 	changes []Change
 	index   []indexLine // lines to write to the index
 	touched []Digest    // images for the index
 	own     bool        // next.images is a copy, not shared with the last snapshot
+}
+
+// lockSizes locks the data behind the figures of sizes until the end of the transaction, and
+// loads it if needed.
+func (t *tx) lockSizes() (*sizeTx, error) {
+	if t.size == nil {
+		t.s.sizing.mu.Lock()
+		t.size = &sizeTx{sizing: &t.s.sizing, sql: t.sql, disk: t.s.disk, log: t.s.log}
+	}
+	if !t.size.loaded {
+		if err := t.size.load(t.sql, t.next.byDigest); err != nil {
+			return nil, err
+		}
+	}
+	return t.size, nil
 }
 
 // ownImages returns next.images for changes in place.
@@ -106,7 +121,7 @@ func (m *metadata) updateLocked(index bool, change func(*tx) error) error {
 	committed := false
 	defer func() {
 		_ = t.sql.Rollback()
-		if t.sized {
+		if t.size != nil {
 			if !committed {
 				if err := m.sizing.load(m.db, m.snap.Load().byDigest); err != nil {
 					m.log.Error("cannot load the sizes of images: the next change does", "error", err)
@@ -118,14 +133,14 @@ func (m *metadata) updateLocked(index bool, change func(*tx) error) error {
 	if err := change(t); err != nil {
 		return dbError(err)
 	}
-	if t.sized {
+	if t.size != nil {
 		t.next.sizes = m.sizing.publish(t.next.sizes)
 	}
 	if index {
 		if err := m.index.add(t.indexLines(), t.next); err != nil {
 			return fmt.Errorf("write index: %w", err)
 		}
-		defer m.index.settle(t.next)
+		defer func() { m.index.settle(committed) }()
 	}
 	if err := m.disk.failpoint("before commit"); err != nil {
 		return err
@@ -178,7 +193,11 @@ func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 			return err
 		}
 	}
-	if err := t.sizeImage(img.Digest, &img.Manifest, own); err != nil {
+	z, err := t.lockSizes()
+	if err != nil {
+		return err
+	}
+	if err := z.addImage(img.Digest, &img.Manifest, own); err != nil {
 		return err
 	}
 	t.next.byDigest[img.Digest] = img
@@ -291,9 +310,11 @@ func (t *tx) removeImage(d Digest) error {
 	if _, err := t.sql.Exec(`DELETE FROM images WHERE digest = ?`, d); err != nil {
 		return err
 	}
-	if err := t.unsizeImage(d); err != nil {
+	z, err := t.lockSizes()
+	if err != nil {
 		return err
 	}
+	z.leave(d) // the row of the image's own size is gone with the image's row
 	if old := t.next.byDigest[d]; old != nil {
 		for _, name := range old.Names {
 			delete(t.next.tags, splitName(name))

@@ -122,7 +122,7 @@ func (m *metadata) writeUses(at map[Digest]time.Time) error {
 func (s *Store) loadUses() error {
 	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]chan struct{})
 	known := s.meta.snap.Load().byDigest
-	err := s.meta.each(`SELECT image, used FROM image_uses`, func(scan scanFunc) error {
+	err := eachRow(s.meta.db, `SELECT image, used FROM image_uses`, func(scan scanFunc) error {
 		var d Digest
 		var used int64
 		err := scan(&d, &used)

@@ -31,7 +31,8 @@ var (
 // Writer stages a tree, for one goroutine. The first error sticks: Commit returns it. The caller
 // must call Commit or Abort; until then sweeps spare all objects of the Writer.
 type Writer struct {
-	s       *Store
+	disk    *disk
+	leases  *leases
 	release func()   // ends the lease; nil once finished
 	name    string   // of dir, below tmp/
 	dir     *os.File // staged objects, named after their keys
@@ -54,7 +55,7 @@ func (s *Store) Create() (*Writer, error) {
 		return nil, fmt.Errorf("stage tree: %w", err)
 	}
 	return &Writer{
-		s: s, release: release, name: name, dir: dir,
+		disk: s.disk, leases: &s.leases, release: release, name: name, dir: dir,
 		entries: make(map[string]Entry),
 		staged:  make(map[string]bool),
 		buf:     make([]byte, bufferSize),
@@ -131,7 +132,6 @@ func (w *Writer) Commit(ctx context.Context) (Digest, error) {
 }
 
 func (w *Writer) commit(ctx context.Context) (Digest, error) {
-	s := w.s
 	t := Tree{Entries: make([]Entry, 0, len(w.entries))}
 	for _, e := range w.entries {
 		t.Entries = append(t.Entries, e)
@@ -142,9 +142,9 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 	}
 	d := sumDigest(b)
 	final := d.hex() + ".json"
-	stage, trees := int(w.dir.Fd()), int(s.disk.trees.Fd())
+	stage, trees := int(w.dir.Fd()), int(w.disk.trees.Fd())
 
-	s.leases.makeTree(d, t.Entries)
+	w.leases.makeTree(d, t.Entries)
 	var st unix.Stat_t
 	known := unix.Fstatat(trees, final, &st, 0) == nil
 	if !known {
@@ -153,19 +153,19 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 		}
 	}
 	if !known || len(w.staged) > 0 {
-		if err := s.disk.syncfs(); err != nil {
+		if err := w.disk.syncfs(); err != nil {
 			return "", err
 		}
 	}
-	if err := errors.Join(ctx.Err(), s.disk.failpoint("tree synced")); err != nil {
+	if err := errors.Join(ctx.Err(), w.disk.failpoint("tree synced")); err != nil {
 		return "", err
 	}
 	for key := range w.staged {
-		if err := s.disk.enterObject(key, stage, key); err != nil {
+		if err := w.disk.enterObject(key, stage, key); err != nil {
 			return "", err
 		}
 	}
-	if err := s.disk.failpoint("objects linked"); err != nil {
+	if err := w.disk.failpoint("objects linked"); err != nil {
 		return "", err
 	}
 	if !known {
@@ -173,10 +173,10 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 			return "", fmt.Errorf("rename %s: %w", final, err)
 		}
 	}
-	if err := s.disk.trees.Sync(); err != nil {
+	if err := w.disk.trees.Sync(); err != nil {
 		return "", err
 	}
-	return d, s.disk.failpoint("tree renamed")
+	return d, w.disk.failpoint("tree renamed")
 }
 
 // Abort discards the staged files. A second Abort, or one after Commit, does nothing.
@@ -185,7 +185,7 @@ func (w *Writer) Abort() {
 		return
 	}
 	_ = w.dir.Close()
-	w.s.disk.removeTmp(w.name)
+	w.disk.removeTmp(w.name)
 	w.release()
 	w.release = nil
 	if w.err == nil {
@@ -316,9 +316,9 @@ func (w *Writer) has(key string) bool {
 	if w.staged[key] {
 		return true
 	}
-	w.s.leases.useKey(key)
+	w.leases.useKey(key)
 	var st unix.Stat_t
-	return unix.Fstatat(int(w.s.disk.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	return unix.Fstatat(int(w.disk.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
 // fill reads until buf is full or r ends. io.EOF means the end. Unlike io.ReadFull, fill does
