@@ -160,7 +160,7 @@ func (s *Service) order(result *message) error {
 		return err
 	}
 	out.Header[nats.MsgIdHdr] = []string{result.ID + "." + strconv.FormatUint(result.seq, 10)} // a replayed event has a later sequence, so another id
-	if _, _, err = s.put(s.live, kindOrders, result.Tenant, out); err != nil {
+	if _, _, err = s.streams.put(s.live, kindOrders, result.Tenant, out); err != nil {
 		return err
 	}
 	s.sendFrom(kindOrders.of(result.Tenant))
@@ -249,9 +249,7 @@ func (c *sender) run() {
 func (c *sender) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.Patience)
 	defer cancel()
-	c.s.making.Lock()
-	defer c.s.making.Unlock()
-	return c.s.js.CreateOrUpdateConsumer(ctx, c.stream, jetstream.ConsumerConfig{
+	return c.s.streams.consumer(ctx, c.stream, jetstream.ConsumerConfig{
 		Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, AckWait: callbackAckWait, MaxDeliver: -1, MaxAckPending: -1,
 	})
 }
@@ -387,7 +385,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	if err != nil {
 		return true, err
 	}
-	m, err := s.lastEnd(s.live, kindResults, order.Tenant, order.Function, order.ID)
+	m, err := s.streams.lastEnd(s.live, kindResults, order.Tenant, order.Function, order.ID)
 	if err != nil {
 		return errors.Is(err, ErrNotFound), fmt.Errorf("result of the event: %w", err)
 	}

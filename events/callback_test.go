@@ -244,7 +244,7 @@ func TestCallbackAfterCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.put(t.Context(), kindResults, m.Tenant, written); err != nil {
+	if _, _, err := s.streams.put(t.Context(), kindResults, m.Tenant, written); err != nil {
 		t.Fatal(err)
 	}
 	ended := watchEnds(t, s)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,9 +26,12 @@ const (
 
 // committer writes to one stream.
 type committer struct {
-	s  *Service
-	mu sync.Mutex
+	js       jetstream.JetStream
+	nc       *nats.Conn
+	patience time.Duration
+	tasks    *sync.WaitGroup
 
+	mu      sync.Mutex
 	waiting []*write
 	running bool
 }
@@ -49,7 +53,7 @@ func (c *committer) put(msg *nats.Msg) (seq uint64, duplicate bool, err error) {
 	c.waiting = append(c.waiting, w)
 	if !c.running {
 		c.running = true
-		c.s.tasks.Go(c.run)
+		c.tasks.Go(c.run)
 	}
 	c.mu.Unlock()
 	<-w.done
@@ -86,7 +90,7 @@ func (c *committer) run() {
 func (c *committer) single(all []*write) {
 	futures := make([]jetstream.PubAckFuture, len(all))
 	for i, w := range all {
-		futures[i], w.err = c.s.js.PublishMsgAsync(w.msg)
+		futures[i], w.err = c.js.PublishMsgAsync(w.msg)
 	}
 	for i, w := range all {
 		if w.err != nil {
@@ -118,13 +122,13 @@ func (c *committer) batch(all []*write) error {
 			w.msg.Header["Nats-Batch-Commit"] = []string{"1"}
 			break
 		}
-		if err := c.s.nc.PublishMsg(w.msg); err != nil {
+		if err := c.nc.PublishMsg(w.msg); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.s.cfg.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 	defer cancel()
-	answer, err := c.s.nc.RequestMsgWithContext(ctx, all[last].msg)
+	answer, err := c.nc.RequestMsgWithContext(ctx, all[last].msg)
 	if err != nil {
 		return err
 	}

@@ -694,7 +694,7 @@ func TestEventDeadSentAgain(t *testing.T) {
 	if dead.State != StateDead {
 		t.Fatalf("event: %+v", dead.Entry)
 	}
-	queue := s.config(kindQueue, "acme")
+	queue := s.streams.config(kindQueue, "acme")
 	// JetStream forgets the id. The server expires ids when the window changes, possibly before the
 	// new window is in force, so change the window twice.
 	for _, after := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond} {

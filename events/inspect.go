@@ -10,7 +10,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -56,7 +55,7 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 		if !f.wantsState(from.state) {
 			continue
 		}
-		all, err := s.holders(ctx, from.kind, f.Tenant)
+		all, err := s.streams.holders(ctx, from.kind, f.Tenant)
 		if err != nil {
 			return nil, err
 		}
@@ -78,62 +77,6 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 		return cmp.Or(b.Accepted.Compare(a.Accepted), strings.Compare(a.ID, b.ID))
 	})
 	return out[:min(limit, len(out))], nil
-}
-
-// each visits the headers of a stream's messages. A missing stream has none.
-func each(ctx context.Context, js jetstream.JetStream, stream, subject string, visit func(jetstream.Msg)) error {
-	st, err := js.Stream(ctx, stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
-	}
-	if err != nil {
-		return fault(err)
-	}
-	state := st.CachedInfo().State
-	if state.Msgs == 0 {
-		return nil
-	}
-	cfg := jetstream.OrderedConsumerConfig{
-		HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: state.FirstSeq, InactiveThreshold: 10 * time.Second, FilterSubjects: []string{subject},
-	}
-	cons, err := st.OrderedConsumer(ctx, cfg)
-	if err != nil {
-		return fault(err)
-	}
-	defer func() { // otherwise the consumer stays for a while, and their number is limited
-		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // InactiveThreshold removes the consumer otherwise
-	}()
-	left, next := cons.CachedInfo().NumPending, state.FirstSeq
-	for left > 0 {
-		batch, err := cons.FetchNoWait(int(min(left, 500)))
-		if err != nil {
-			return fault(err)
-		}
-		n := 0
-		for msg := range batch.Messages() {
-			n++
-			if meta, err := msg.Metadata(); err == nil {
-				next = meta.Sequence.Stream + 1
-			}
-			visit(msg)
-		}
-		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
-			return fault(err)
-		}
-		if n == 0 {
-			// Some messages were removed meanwhile, or the server took longer than the second that
-			// FetchNoWait waits.
-			_, err := st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
-			if errors.Is(err, jetstream.ErrMsgNotFound) {
-				return nil
-			}
-			if err != nil {
-				return fault(err)
-			}
-		}
-		left -= min(left, uint64(n))
-	}
-	return nil
 }
 
 // Details are an event and its stored data.
@@ -181,7 +124,7 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 			return nil, fault(err)
 		}
 	}
-	m, err := s.endOf(ctx, id)
+	m, err := s.streams.endOf(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -199,15 +142,6 @@ func (s *Service) details(e Entry, m *message) *Details {
 	}
 }
 
-// endOf returns the dead letter of an ended event or, without one, its result.
-func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
-	m, err := s.lastEnd(ctx, kindDead, "", "", id)
-	if errors.Is(err, ErrNotFound) {
-		m, err = s.lastEnd(ctx, kindResults, "", "", id)
-	}
-	return m, err
-}
-
 // deadLetter finds a dead letter. ErrNotDead if the event is under way or done, ErrNotFound if the
 // id is unknown.
 func (s *Service) deadLetter(ctx context.Context, id string) (*message, error) {
@@ -217,9 +151,9 @@ func (s *Service) deadLetter(ctx context.Context, id string) (*message, error) {
 	if _, ok := s.index.find(id); ok {
 		return nil, ErrNotDead
 	}
-	m, err := s.lastEnd(ctx, kindDead, "", "", id)
+	m, err := s.streams.lastEnd(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
-		if _, err := s.lastEnd(ctx, kindResults, "", "", id); err == nil {
+		if _, err := s.streams.lastEnd(ctx, kindResults, "", "", id); err == nil {
 			return nil, ErrNotDead
 		}
 	}
@@ -236,10 +170,10 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 		return err
 	}
 	defer s.tasks.Done()
-	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil { // the result, which says that the event is dead
+	if err := s.streams.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil { // the result, which says that the event is dead
 		return err
 	}
-	if err := s.discard(ctx, m); err != nil {
+	if err := s.streams.discard(ctx, m); err != nil {
 		return err
 	}
 	s.bodies.remove(m.file)
@@ -271,35 +205,23 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	}
 	// A new message id, because the server may still remember the event's former id.
 	out.Header[nats.MsgIdHdr] = []string{id + "." + rand.Text()}
-	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil {
+	if err := s.streams.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil {
 		return err
 	}
 	if !s.index.add(m.Entry, 0) {
 		return ErrNotDead
 	}
-	seq, _, err := s.put(ctx, kindQueue, m.Tenant, out)
+	seq, _, err := s.streams.put(ctx, kindQueue, m.Tenant, out)
 	if err != nil {
 		s.index.drop(id)
 		return err
 	}
 	s.index.written(id, seq, m.Size)
 	s.queue(m.Entry)
-	if err := s.discard(ctx, &letter); err != nil {
+	if err := s.streams.discard(ctx, &letter); err != nil {
 		return fmt.Errorf("replayed, but the dead letter stays: %w", err)
 	}
 	return nil
-}
-
-// discard removes this dead letter, but not a newer one of the same event.
-func (s *Service) discard(ctx context.Context, letter *message) error {
-	st, err := s.js.Stream(ctx, letter.stream)
-	if err == nil {
-		err = st.DeleteMsg(ctx, letter.seq)
-	}
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil
-	}
-	return fault(err)
 }
 
 // Watch calls emit for every change of an event's state, until ctx ends, emit fails or the service

@@ -13,17 +13,18 @@ import (
 // bucketMarks is the key-value bucket that keeps times by name.
 const bucketMarks = "FRE_MARKS"
 
-func (s *Service) marks(ctx context.Context) (jetstream.KeyValue, error) {
-	kv, err := s.js.KeyValue(ctx, bucketMarks)
+// marks returns the bucket, and makes the bucket if missing.
+func (t *streams) marks(ctx context.Context) (jetstream.KeyValue, error) {
+	kv, err := t.js.KeyValue(ctx, bucketMarks)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucketMarks, Description: "FRE: until when schedules were seen to", Replicas: s.cfg.Replicas})
+		kv, err = t.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucketMarks, Description: "FRE: until when schedules were seen to", Replicas: t.cfg.Replicas})
 	}
 	return kv, fault(err)
 }
 
 // Mark returns the time kept under a name, or the zero time.
 func (s *Service) Mark(ctx context.Context, name string) (time.Time, error) {
-	kv, err := s.marks(ctx)
+	kv, err := s.streams.marks(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -43,7 +44,7 @@ func (s *Service) Mark(ctx context.Context, name string) (time.Time, error) {
 
 // SetMark keeps a time under a name, on disk.
 func (s *Service) SetMark(ctx context.Context, name string, t time.Time) error {
-	kv, err := s.marks(ctx)
+	kv, err := s.streams.marks(ctx)
 	if err != nil {
 		return err
 	}

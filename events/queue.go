@@ -134,13 +134,11 @@ func (q *queue) consumer(ctx context.Context) error {
 	if err != nil {
 		timeout = 0 // try meets the same error for each event
 	}
-	if _, err := q.s.ensure(ctx, kindQueue, q.key.tenant, q.s.js.UpdateStream); err != nil {
+	if _, err := q.s.streams.ensure(ctx, kindQueue, q.key.tenant, q.s.js.UpdateStream); err != nil {
 		return err
 	}
 	q.wait = ackWait(timeout)
-	q.s.making.Lock()
-	defer q.s.making.Unlock()
-	q.cons, err = q.s.js.CreateOrUpdateConsumer(ctx, kindQueue.of(q.key.tenant), jetstream.ConsumerConfig{
+	q.cons, err = q.s.streams.consumer(ctx, kindQueue.of(q.key.tenant), jetstream.ConsumerConfig{
 		Durable: token(q.key.function, q.key.tenant) + "-" + string(q.key.priority), FilterSubject: q.key.subject(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.wait, MaxDeliver: -1, MaxAckPending: -1, MaxWaiting: 512,
 		InactiveThreshold: 24 * time.Hour,
@@ -324,7 +322,7 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 	if err := names.Err(); err != nil {
 		return err
 	}
-	s.shared.Store(shared)
+	s.streams.shared.Store(shared)
 	if whole {
 		s.index.foundAll()
 		if s.attempts != nil {
@@ -337,7 +335,7 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 
 func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, whole bool, queued map[attemptKey]bool) error {
 	if tenant != "" {
-		if _, err := s.ensure(ctx, k, tenant, s.js.UpdateStream); err != nil {
+		if _, err := s.streams.ensure(ctx, k, tenant, s.js.UpdateStream); err != nil {
 			return err
 		}
 	}
@@ -426,7 +424,7 @@ func (s *Service) sweepBodies() {
 	}
 	ctx, cancel := context.WithTimeout(s.live, s.cfg.Patience)
 	defer cancel()
-	kept, err := s.endIDs(ctx)
+	kept, err := s.streams.endIDs(ctx)
 	if err != nil {
 		s.cfg.Log.Debug("events: search for unused bodies", "error", err)
 		return

@@ -217,7 +217,7 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 func (s *Service) ended(m *message) *message {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), s.cfg.Patience)
 	defer cancel()
-	result, err := s.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	result, err := s.streams.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	if err != nil {
 		return nil
 	}
@@ -398,7 +398,7 @@ func (s *Service) writeDeadLetter(m *message) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = s.put(s.live, kindDead, m.Tenant, out)
+	_, _, err = s.streams.put(s.live, kindDead, m.Tenant, out)
 	return err
 }
 
@@ -460,7 +460,7 @@ func (s *Service) conclude(m *message, settings *template.Events, o outcome) err
 		delete(out.Header, headFields)
 	}
 	out.Header["Nats-TTL"] = []string{strconv.FormatInt(int64(kept/time.Second), 10) + "s"}
-	if _, _, err = s.put(s.live, kindResults, m.Tenant, out); err != nil {
+	if _, _, err = s.streams.put(s.live, kindResults, m.Tenant, out); err != nil {
 		return err
 	}
 	if m.callback != "" {

@@ -29,6 +29,7 @@ type Service struct {
 	embedded *embedded // nil: the server is external
 	nc       *nats.Conn
 	js       jetstream.JetStream
+	streams  *streams
 	bodies   *bodies
 	attempts *attempts // nil: the external server counts
 	hands    *hands
@@ -49,15 +50,9 @@ type Service struct {
 	brief context.Context // until Close has waited for as long as allowed
 	cut   context.CancelFunc
 
-	// making is held while a stream or a consumer is made: many publishers find at the same time
-	// that a stream is missing, and the server has a race of its own when a stream is updated
-	// meanwhile.
-	making *sync.Mutex
-
-	mu       sync.Mutex // may be taken while making is held
+	mu       sync.Mutex
 	closed   bool
-	streams  map[string]*committer // by name: streams known to exist
-	sending  map[string]bool       // by stream, while a sender runs: whether a callback was ordered meanwhile
+	sending  map[string]bool // by stream, while a sender runs: whether a callback was ordered meanwhile
 	queues   map[queueKey]*queue
 	removing map[string]int // by tenant: calls of RemoveTenant under way; no queue starts
 }
@@ -91,8 +86,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
-	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, removing: map[string]int{}, callbacks: make(chan struct{}, callbacksAtOnce), making: cmp.Or(cfg.making, new(sync.Mutex))}
-	s.shared.Store(true) // until scan has found none
+	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), sending: map[string]bool{}, queues: map[queueKey]*queue{}, removing: map[string]int{}, callbacks: make(chan struct{}, callbacksAtOnce)}
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
 	if s.bodies, err = openBodies(filepath.Join(cfg.Dir, "bodies"), cfg.BodyBytes); err != nil {
@@ -119,6 +113,7 @@ func Open(cfg Config) (_ *Service, err error) {
 		s.nc.Close()
 		return nil, err
 	}
+	s.streams = newStreams(&s.cfg, s.nc, s.js, &s.tasks)
 	s.metrics = newMetrics(s, cfg.Metrics)
 	if s.embedded == nil {
 		s.nc.SetReconnectHandler(func(*nats.Conn) { s.again.Store(true) })
@@ -291,10 +286,10 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 
 // letter returns the dead letter with the event's id, nil without one.
 func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
-	if s.knownStream(kindDead.of(m.Tenant)) == nil && !s.shared.Load() { // the tenant has no dead letters at all
+	if s.streams.find(kindDead.of(m.Tenant)) == nil && !s.streams.shared.Load() { // the tenant has no dead letters at all
 		return nil, nil
 	}
-	letter, err := s.lastEnd(ctx, kindDead, m.Tenant, m.Function, m.ID)
+	letter, err := s.streams.lastEnd(ctx, kindDead, m.Tenant, m.Function, m.ID)
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -305,7 +300,7 @@ func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
 func (s *Service) replace(ctx context.Context, letter, m *message) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Patience)
 	defer cancel()
-	if err := s.discard(ctx, letter); err != nil {
+	if err := s.streams.discard(ctx, letter); err != nil {
 		s.cfg.Log.WarnContext(ctx, "events: the dead letter of a repeated event stays", "id", m.ID, "function", m.Function, "error", err)
 		return
 	}
@@ -352,7 +347,7 @@ func (s *Service) write(ctx context.Context, m *message, r *engine.Request) (dup
 		return false, refuse(ErrTooLarge, "the headers take %d bytes, the limit is %d", size, maxHeader)
 	}
 	msg.Header[nats.MsgIdHdr] = []string{m.ID}
-	seq, duplicate, err := s.put(ctx, kindQueue, m.Tenant, msg)
+	seq, duplicate, err := s.streams.put(ctx, kindQueue, m.Tenant, msg)
 	if err != nil {
 		return false, err
 	}
@@ -414,7 +409,7 @@ func (s *Service) known(ctx context.Context, m *message) (bool, error) {
 	if _, ok := s.index.find(m.ID); ok {
 		return true, nil
 	}
-	_, err := s.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	_, err := s.streams.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	switch {
 	case err == nil:
 		return true, nil

@@ -1,119 +1,102 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/fre-engine/fre/template"
 )
 
-// kind is the content of a stream. Each tenant has a stream of each kind, made on first need, so
-// that one tenant's data never takes another tenant's space.
-type kind struct {
-	stream string // name, before the tenant
-	word   string // subjects are fre.WORD.TENANT.…
+// streams makes, writes and reads the streams of all tenants. streams is safe for concurrent use.
+type streams struct {
+	cfg    *Config
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	tasks  *sync.WaitGroup // commits under way
+	shared atomic.Bool     // streams of earlier versions may exist (kind.shared)
 
-	// Earlier versions have one stream for all tenants, with fre.SHAREDWORD.TENANT.…. Its messages
-	// are still read, and its orders sent, as long as they are kept.
-	shared, sharedWord string
+	// making is held while a stream or a consumer is made: many publishers find at the same time
+	// that a stream is missing, and the server has a race of its own when a stream is updated
+	// meanwhile.
+	making *sync.Mutex
+
+	mu    sync.Mutex            // may be taken while making is held
+	known map[string]*committer // by name: streams known to exist
 }
 
-var (
-	kindQueue   = kind{stream: "FRE_EVENTS_", word: "events"}
-	kindResults = kind{stream: "FRE_RESULTS_", word: "result", shared: "FRE_RESULTS", sharedWord: "results"}
-	kindDead    = kind{stream: "FRE_DEAD_", word: "letter", shared: "FRE_DEAD", sharedWord: "dead"}
-	kindOrders  = kind{stream: "FRE_CALLBACKS_", word: "order", shared: "FRE_CALLBACKS", sharedWord: "callbacks"}
-
-	kinds = []kind{kindQueue, kindResults, kindDead, kindOrders}
-)
-
-// of returns the name of a tenant's stream.
-func (k kind) of(tenant string) string { return k.stream + tenant }
-
-// subject returns the subject of one event.
-func (k kind) subject(tenant, function, id string) string {
-	return endSubject(k.word, tenant, function, id)
-}
-
-// kindOf returns the kind and the tenant of a stream by its name; tenant "" means all tenants.
-func kindOf(stream string) (k kind, tenant string, ok bool) {
-	for _, k := range kinds {
-		if tenant, ok := strings.CutPrefix(stream, k.stream); ok {
-			return k, tenant, true
-		}
-		if stream == k.shared {
-			return k, "", true
-		}
-	}
-	return kind{}, "", false
+func newStreams(cfg *Config, nc *nats.Conn, js jetstream.JetStream, tasks *sync.WaitGroup) *streams {
+	t := &streams{cfg: cfg, nc: nc, js: js, tasks: tasks, making: cmp.Or(cfg.making, new(sync.Mutex)), known: map[string]*committer{}}
+	t.shared.Store(true) // until scan has found none
+	return t
 }
 
 // config returns the configuration that a tenant's stream must have.
-func (s *Service) config(k kind, tenant string) jetstream.StreamConfig {
+func (t *streams) config(k kind, tenant string) jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
-		Name: k.of(tenant), Subjects: []string{"fre." + k.word + "." + tenant + ".>"}, Storage: jetstream.FileStorage, Replicas: s.cfg.Replicas,
-		MaxBytes: s.cfg.QueueBytes, AllowDirect: true, AllowAtomicPublish: true,
+		Name: k.of(tenant), Subjects: []string{"fre." + k.word + "." + tenant + ".>"}, Storage: jetstream.FileStorage, Replicas: t.cfg.Replicas,
+		MaxBytes: t.cfg.QueueBytes, AllowDirect: true, AllowAtomicPublish: true,
 	}
 	switch k {
 	case kindQueue:
 		cfg.Description = "FRE: events of tenant " + tenant + " waiting"
-		cfg.Retention, cfg.Discard, cfg.MaxMsgs, cfg.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.MaxQueue, 2*time.Minute
+		cfg.Retention, cfg.Discard, cfg.MaxMsgs, cfg.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, t.cfg.MaxQueue, 2*time.Minute
 	case kindOrders:
 		cfg.Description = "FRE: results of tenant " + tenant + " to send"
-		cfg.Retention, cfg.Discard, cfg.MaxMsgs = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.MaxQueue
+		cfg.Retention, cfg.Discard, cfg.MaxMsgs = jetstream.WorkQueuePolicy, jetstream.DiscardNew, t.cfg.MaxQueue
 	case kindResults:
 		cfg.Description = "FRE: results of tenant " + tenant + "'s events"
-		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge, cfg.AllowMsgTTL = jetstream.DiscardOld, s.cfg.MaxResults, 1, longestResult, true
+		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge, cfg.AllowMsgTTL = jetstream.DiscardOld, t.cfg.MaxResults, 1, longestResult, true
 	case kindDead:
 		cfg.Description = "FRE: events of tenant " + tenant + " without further attempts"
-		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge = jetstream.DiscardOld, s.cfg.MaxResults, 1, s.cfg.KeepDead
+		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge = jetstream.DiscardOld, t.cfg.MaxResults, 1, t.cfg.KeepDead
 	}
 	return cfg
 }
 
 // stream returns the writer of a tenant's stream, and makes the stream if missing.
-func (s *Service) stream(ctx context.Context, k kind, tenant string) (*committer, error) {
-	return s.ensure(ctx, k, tenant, s.js.CreateOrUpdateStream)
+func (t *streams) stream(ctx context.Context, k kind, tenant string) (*committer, error) {
+	return t.ensure(ctx, k, tenant, t.js.CreateOrUpdateStream)
 }
 
 // ensure calls by, once for each process, so that a tenant's stream matches config.
-func (s *Service) ensure(ctx context.Context, k kind, tenant string, by func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (*committer, error) {
+func (t *streams) ensure(ctx context.Context, k kind, tenant string, by func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (*committer, error) {
 	name := k.of(tenant)
-	if c := s.knownStream(name); c != nil {
+	if c := t.find(name); c != nil {
 		return c, nil
 	}
-	s.making.Lock()
-	defer s.making.Unlock()
-	if c := s.knownStream(name); c != nil {
+	t.making.Lock()
+	defer t.making.Unlock()
+	if c := t.find(name); c != nil {
 		return c, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.cfg.Patience)
 	defer cancel()
-	if _, err := by(ctx, s.config(k, tenant)); err != nil {
+	if _, err := by(ctx, t.config(k, tenant)); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.streams[name] = &committer{s: s}
-	return s.streams[name], nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known[name] = &committer{js: t.js, nc: t.nc, patience: t.cfg.Patience, tasks: t.tasks}
+	return t.known[name], nil
 }
 
-func (s *Service) knownStream(name string) *committer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streams[name]
+func (t *streams) find(name string) *committer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known[name]
 }
 
 // put writes to a tenant's stream; see committer.put.
-func (s *Service) put(ctx context.Context, k kind, tenant string, msg *nats.Msg) (seq uint64, duplicate bool, err error) {
+func (t *streams) put(ctx context.Context, k kind, tenant string, msg *nats.Msg) (seq uint64, duplicate bool, err error) {
 	for again := false; ; again = true {
-		c, err := s.stream(ctx, k, tenant)
+		c, err := t.stream(ctx, k, tenant)
 		if err != nil {
 			return 0, false, fault(err)
 		}
@@ -121,11 +104,11 @@ func (s *Service) put(ctx context.Context, k kind, tenant string, msg *nats.Msg)
 		if again || !errors.Is(err, jetstream.ErrNoStreamResponse) {
 			return seq, duplicate, fault(err)
 		}
-		s.mu.Lock()
-		if s.streams[k.of(tenant)] == c { // another client deleted the stream: make it anew
-			delete(s.streams, k.of(tenant))
+		t.mu.Lock()
+		if t.known[k.of(tenant)] == c { // another client deleted the stream: make it anew
+			delete(t.known, k.of(tenant))
 		}
-		s.mu.Unlock()
+		t.mu.Unlock()
 	}
 }
 
@@ -133,12 +116,12 @@ func (s *Service) put(ctx context.Context, k kind, tenant string, msg *nats.Msg)
 type holder struct{ stream, word string }
 
 // holders returns the streams of a tenant, or of all tenants for "".
-func (s *Service) holders(ctx context.Context, k kind, tenant string) ([]holder, error) {
+func (t *streams) holders(ctx context.Context, k kind, tenant string) ([]holder, error) {
 	var all []holder
 	if tenant != "" {
 		all = append(all, holder{k.of(tenant), k.word})
 	} else {
-		names := s.js.StreamNames(ctx, jetstream.WithStreamListSubject("fre."+k.word+".>"))
+		names := t.js.StreamNames(ctx, jetstream.WithStreamListSubject("fre."+k.word+".>"))
 		for name := range names.Name() {
 			all = append(all, holder{name, k.word})
 		}
@@ -146,7 +129,7 @@ func (s *Service) holders(ctx context.Context, k kind, tenant string) ([]holder,
 			return nil, fault(err)
 		}
 	}
-	if s.shared.Load() {
+	if t.shared.Load() {
 		all = append(all, holder{k.shared, k.sharedWord})
 	}
 	return all, nil
@@ -157,8 +140,8 @@ const lookups = 32
 
 // lastEnd reads the newest result or dead letter of an event. An empty tenant or function matches
 // all. The error is ErrNotFound if no stream has a result or dead letter.
-func (s *Service) lastEnd(ctx context.Context, k kind, tenant, function, id string) (*message, error) {
-	all, err := s.holders(ctx, k, tenant)
+func (t *streams) lastEnd(ctx context.Context, k kind, tenant, function, id string) (*message, error) {
+	all, err := t.holders(ctx, k, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +150,7 @@ func (s *Service) lastEnd(ctx context.Context, k kind, tenant, function, id stri
 	group.SetLimit(lookups)
 	for _, h := range all {
 		group.Go(func() error {
-			m, err := s.lastOf(ctx, h.stream, endSubject(h.word, tenant, function, id))
+			m, err := t.lastOf(ctx, h.stream, endSubject(h.word, tenant, function, id))
 			if err == nil {
 				found <- m
 			}
@@ -194,9 +177,18 @@ func (s *Service) lastEnd(ctx context.Context, k kind, tenant, function, id stri
 	return nil, ErrNotFound
 }
 
+// endOf returns the dead letter of an ended event or, without one, its result.
+func (t *streams) endOf(ctx context.Context, id string) (*message, error) {
+	m, err := t.lastEnd(ctx, kindDead, "", "", id)
+	if errors.Is(err, ErrNotFound) {
+		m, err = t.lastEnd(ctx, kindResults, "", "", id)
+	}
+	return m, err
+}
+
 // lastOf reads the last message of a subject.
-func (s *Service) lastOf(ctx context.Context, stream, subject string) (*message, error) {
-	st, err := s.js.Stream(ctx, stream)
+func (t *streams) lastOf(ctx context.Context, stream, subject string) (*message, error) {
+	st, err := t.js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, ErrNotFound
 	}
@@ -219,13 +211,13 @@ func (s *Service) lastOf(ctx context.Context, stream, subject string) (*message,
 }
 
 // forget removes an event's messages of one kind.
-func (s *Service) forget(ctx context.Context, k kind, tenant, function, id string) error {
-	all, err := s.holders(ctx, k, tenant)
+func (t *streams) forget(ctx context.Context, k kind, tenant, function, id string) error {
+	all, err := t.holders(ctx, k, tenant)
 	if err != nil {
 		return err
 	}
 	for _, h := range all {
-		if err := s.purge(ctx, h.stream, endSubject(h.word, tenant, function, id)); err != nil {
+		if err := t.purge(ctx, h.stream, endSubject(h.word, tenant, function, id)); err != nil {
 			return err
 		}
 	}
@@ -233,8 +225,8 @@ func (s *Service) forget(ctx context.Context, k kind, tenant, function, id strin
 }
 
 // purge removes the messages of a subject from a stream; a missing stream is no error.
-func (s *Service) purge(ctx context.Context, stream, subject string) error {
-	st, err := s.js.Stream(ctx, stream)
+func (t *streams) purge(ctx context.Context, stream, subject string) error {
+	st, err := t.js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
@@ -245,15 +237,15 @@ func (s *Service) purge(ctx context.Context, stream, subject string) error {
 }
 
 // endIDs returns the ids of all events with a result or a dead letter.
-func (s *Service) endIDs(ctx context.Context) (map[string]bool, error) {
+func (t *streams) endIDs(ctx context.Context) (map[string]bool, error) {
 	ids := map[string]bool{}
 	for _, k := range []kind{kindResults, kindDead} {
-		all, err := s.holders(ctx, k, "")
+		all, err := t.holders(ctx, k, "")
 		if err != nil {
 			return nil, err
 		}
 		for _, h := range all {
-			st, err := s.js.Stream(ctx, h.stream)
+			st, err := t.js.Stream(ctx, h.stream)
 			if errors.Is(err, jetstream.ErrStreamNotFound) {
 				continue
 			}
@@ -272,61 +264,97 @@ func (s *Service) endIDs(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// RemoveTenant forgets all events of a tenant, their results and dead letters. The caller has
-// removed the tenant's functions before, so that none of the events runs. Events that still run end
-// first: their results would make the streams anew.
-func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
-	if !template.ValidName(tenant) {
+// discard removes this dead letter, but not a newer one of the same event.
+func (t *streams) discard(ctx context.Context, letter *message) error {
+	st, err := t.js.Stream(ctx, letter.stream)
+	if err == nil {
+		err = st.DeleteMsg(ctx, letter.seq)
+	}
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
-	defer s.endRemoval(tenant)
-	for _, q := range s.beginRemoval(tenant) {
-		q.end()
-		select {
-		case <-q.ended:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	return fault(err)
+}
+
+// each visits the headers of a stream's messages. A missing stream has none.
+func each(ctx context.Context, js jetstream.JetStream, stream, subject string, visit func(jetstream.Msg)) error {
+	st, err := js.Stream(ctx, stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
 	}
-	s.making.Lock()
-	defer s.making.Unlock()
-	for _, k := range kinds {
-		if err := s.js.DeleteStream(ctx, k.of(tenant)); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if err != nil {
+		return fault(err)
+	}
+	state := st.CachedInfo().State
+	if state.Msgs == 0 {
+		return nil
+	}
+	cfg := jetstream.OrderedConsumerConfig{
+		HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: state.FirstSeq, InactiveThreshold: 10 * time.Second, FilterSubjects: []string{subject},
+	}
+	cons, err := st.OrderedConsumer(ctx, cfg)
+	if err != nil {
+		return fault(err)
+	}
+	defer func() { // otherwise the consumer stays for a while, and their number is limited
+		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // InactiveThreshold removes the consumer otherwise
+	}()
+	left, next := cons.CachedInfo().NumPending, state.FirstSeq
+	for left > 0 {
+		batch, err := cons.FetchNoWait(int(min(left, 500)))
+		if err != nil {
 			return fault(err)
 		}
-		if k.shared != "" {
-			if err := s.purge(ctx, k.shared, "fre."+k.sharedWord+"."+tenant+".>"); err != nil {
-				return err
+		n := 0
+		for msg := range batch.Messages() {
+			n++
+			if meta, err := msg.Metadata(); err == nil {
+				next = meta.Sequence.Stream + 1
+			}
+			visit(msg)
+		}
+		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
+			return fault(err)
+		}
+		if n == 0 {
+			// Some messages were removed meanwhile, or the server took longer than the second that
+			// FetchNoWait waits.
+			_, err := st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				return nil
+			}
+			if err != nil {
+				return fault(err)
 			}
 		}
-		s.mu.Lock()
-		delete(s.streams, k.of(tenant))
-		s.mu.Unlock()
-	}
-	for _, e := range s.index.all(func(e *Entry) bool { return e.Tenant == tenant }) {
-		s.index.drop(e.ID)
+		left -= min(left, uint64(n))
 	}
 	return nil
 }
 
-// beginRemoval keeps a tenant's queues from starting until endRemoval, and returns the queues that
-// run.
-func (s *Service) beginRemoval(tenant string) (run []*queue) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.removing[tenant]++
-	for key, q := range s.queues {
-		if key.tenant == tenant {
-			run = append(run, q)
-		}
-	}
-	return run
+// consumer finds or makes a durable consumer.
+func (t *streams) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	t.making.Lock()
+	defer t.making.Unlock()
+	return t.js.CreateOrUpdateConsumer(ctx, stream, cfg)
 }
 
-func (s *Service) endRemoval(tenant string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.removing[tenant]--; s.removing[tenant] == 0 {
-		delete(s.removing, tenant)
+// removeTenant deletes a tenant's streams.
+func (t *streams) removeTenant(ctx context.Context, tenant string) error {
+	t.making.Lock()
+	defer t.making.Unlock()
+	for _, k := range kinds {
+		if err := t.js.DeleteStream(ctx, k.of(tenant)); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fault(err)
+		}
+		if k.shared != "" {
+			if err := t.purge(ctx, k.shared, "fre."+k.sharedWord+"."+tenant+".>"); err != nil {
+				return err
+			}
+		}
+		t.mu.Lock()
+		delete(t.known, k.of(tenant))
+		t.mu.Unlock()
 	}
+	return nil
 }

@@ -337,7 +337,7 @@ func TestSharedStreams(t *testing.T) {
 	}
 	until(t, "no stream of before is left", func() bool { // a scan of the service itself may have begun earlier
 		scan(s)
-		return !slices.Contains(names(t, s), "FRE_DEAD") && !s.shared.Load()
+		return !slices.Contains(names(t, s), "FRE_DEAD") && !s.streams.shared.Load()
 	})
 }
 
