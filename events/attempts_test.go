@@ -201,7 +201,7 @@ func TestCallbackEndsEngine(t *testing.T) {
 	}
 	key := keyOfMessage(meta)
 	for range callbackTries {
-		if _, _, err := s.attempts.begin(key, true); err != nil {
+		if _, _, err := s.deliveries.attempts.begin(key, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,7 +217,7 @@ func TestPublishEndsEngine(t *testing.T) {
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
 	s := open(t, testConfig(t, e))
 	for range publishTries {
-		if _, err := s.countPublish(eventID("f", "k")); err != nil {
+		if _, err := s.deliveries.countPublish(eventID("f", "k")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -241,7 +241,7 @@ func TestPublishRepeated(t *testing.T) {
 	for range 2 {
 		s := open(t, cfg)
 		for n := range 2 * publishTries {
-			over, err := s.countPublish(eventID("f", "k"))
+			over, err := s.deliveries.countPublish(eventID("f", "k"))
 			if err != nil {
 				t.Fatalf("attempt %d: %v", n, err)
 			}

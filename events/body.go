@@ -1,6 +1,8 @@
 package events
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/fre-engine/fre/engine"
 )
 
 // bodies keeps bodies that are too large for a message, in files. The body of an event stays until
@@ -18,6 +22,8 @@ import (
 type bodies struct {
 	dir   string
 	limit int64 // of all bodies, in bytes
+	most  int64 // of the body of an event, in bytes
+	none  bool  // no files, because other nodes could not read them
 	used  atomic.Int64
 }
 
@@ -33,11 +39,12 @@ func idOf(name string) string {
 }
 
 // openBodies removes files that a crash left incomplete, and counts the bytes of the rest.
-func openBodies(dir string, limit int64) (*bodies, error) {
+func openBodies(cfg *Config) (*bodies, error) {
+	dir := filepath.Join(cfg.Dir, "bodies")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", dir, err)
 	}
-	b := &bodies{dir: dir, limit: limit}
+	b := &bodies{dir: dir, limit: cfg.BodyBytes, most: cfg.MaxEvent, none: cfg.external()}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -87,6 +94,77 @@ func (b *bodies) keep(name string, r io.Reader, most int64) (n int64, err error)
 		return n, err
 	}
 	return n, syncDir(b.dir)
+}
+
+// read reads the body of an event into m.body or, if larger than inline, into a file. The end of
+// ctx interrupts the read.
+func (b *bodies) read(ctx context.Context, m *message, r *engine.Request) (err error) {
+	if r.Body == nil {
+		return nil
+	}
+	if r.Length > b.most {
+		return refuse(ErrTooLarge, "the limit is %d bytes", b.most)
+	}
+	if c, ok := r.Body.(io.Closer); ok { // a slow sender must not delay Close
+		goOn := context.AfterFunc(ctx, func() { _ = c.Close() }) // makes the read fail
+		defer func() {
+			if !goOn() && err != nil {
+				err = errStopping()
+			}
+		}()
+	}
+	most := min(int64(inline), b.most)
+	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	if err != nil {
+		return err
+	}
+	m.body, m.Size = body, int64(len(body))
+	switch {
+	case m.Size <= most:
+		return nil
+	case most == b.most:
+		return refuse(ErrTooLarge, "the limit is %d bytes", b.most)
+	case b.none: // other nodes cannot read this node's files
+		return refuse(ErrTooLarge, "the limit is %d bytes with an external NATS cluster", inline)
+	}
+	m.body, m.file = nil, m.ID+".event"
+	m.Size, err = b.keep(m.file, io.MultiReader(bytes.NewReader(body), r.Body), b.most)
+	if err != nil {
+		return diskFault(err)
+	}
+	return nil
+}
+
+// diskFault translates an error of a body's file into a RefusedError.
+func diskFault(err error) error {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return err
+	}
+	return refuse(ErrStorage, "%v", err)
+}
+
+// drop removes the file of an event that was not accepted, unless the dead letter uses it.
+func (b *bodies) drop(m, letter *message) {
+	if letter == nil || letter.file != m.file {
+		b.remove(m.file)
+	}
+}
+
+// moveToFile moves the body of a message into a file, as Publish does with large bodies. If
+// the disk has no room, or other nodes could not read the file, it drops the body and sets m.lost.
+func (b *bodies) moveToFile(m *message) {
+	body := m.body
+	m.body = nil
+	if file := m.ID + ".event"; !b.none {
+		size, err := b.keep(file, bytes.NewReader(body), maxPayload)
+		if err == nil {
+			m.file, m.Size = file, size
+			return
+		}
+	}
+	m.Error = fmt.Sprintf("the event's body of %d bytes is too large and was not kept; %s", len(body), m.Error)
+	m.lost = true
 }
 
 // counted writes to a body's file, within the limit for all bodies; otherwise ErrFull.

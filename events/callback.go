@@ -293,13 +293,13 @@ func (c *sender) send(msg jetstream.Msg) {
 		return
 	}
 	key := keyOfMessage(meta)
-	if !c.s.take(key, msg) {
+	if !c.s.deliveries.take(key, msg) {
 		return
 	}
-	stop := c.s.keep(msg, callbackAckWait/3)
+	stop := keepDelivered(msg, callbackAckWait/3)
 	v := c.inTurn(msg, meta, key, order)
 	stop()
-	c.s.release(key, msg, v)
+	c.s.deliveries.release(key, msg, v)
 }
 
 func (c *sender) inTurn(msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey, order *message) verdict {
@@ -345,10 +345,10 @@ func (c *sender) drop(host string) {
 
 // sendOne makes one try; a failed order comes again. A try broken off by the engine's end counts.
 func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey, order *message) verdict {
-	n, _, err := s.count(key, meta)
+	n, _, err := s.deliveries.count(key, meta)
 	if err != nil {
 		s.cfg.Log.Error("events: callback not begun", "id", order.ID, "function", order.Function, "error", err)
-		s.waits(key, n-1)
+		s.deliveries.wait(key, n-1)
 		return verdict{again: true, after: retryStream}
 	}
 	final := n > callbackTries
@@ -362,17 +362,17 @@ func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstrea
 	case err == nil:
 		s.metrics.callbacks.WithLabelValues("done").Inc()
 	case s.live.Err() != nil:
-		s.waits(key, n-1)
+		s.deliveries.wait(key, n-1)
 		return verdict{again: true}
 	case !final && n < callbackTries:
-		s.waits(key, n)
+		s.deliveries.wait(key, n)
 		return verdict{again: true, after: callbackPause << (n - 1)}
 	default:
 		s.metrics.callbacks.WithLabelValues("failed").Inc()
 		s.cfg.Log.Warn("events: callback given up", "id", order.ID, "function", order.Function, "tries", n, "error", err)
 	}
 	_ = msg.Ack() // without an acknowledgement the result is sent again
-	s.tried(key)
+	s.deliveries.end(key)
 	return verdict{}
 }
 

@@ -249,9 +249,9 @@ func TestCallbackAfterCrash(t *testing.T) {
 	}
 	ended := watchEnds(t, s)
 	for range 2 {
-		s.hands.mu.Lock() // simulates another process
-		clear(s.hands.ended)
-		s.hands.mu.Unlock()
+		s.deliveries.hands.mu.Lock() // simulates another process
+		clear(s.deliveries.hands.ended)
+		s.deliveries.hands.mu.Unlock()
 		d := &delivery{msg: queued}
 		s.handle(&queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}, d, false)
 		if end := <-ended; end.ID != id || end.State != StateDone || end.Status != 201 || end.Attempts != 1 || !d.acked.Load() {

@@ -69,6 +69,9 @@ type Config struct {
 	making *sync.Mutex // see Service; nodes of one test share it, as their server is in the process
 }
 
+// external reports whether other nodes may share the server.
+func (c *Config) external() bool { return c.URL != "" }
+
 // Callbacks says where results may be sent. The zero value forbids callbacks.
 type Callbacks struct {
 	Hosts    []string       // NAME or *.NAME, as far as the name leads to public addresses
@@ -125,6 +128,8 @@ func refuse(fault error, format string, args ...any) *RefusedError {
 	}
 	return e
 }
+
+func errStopping() error { return refuse(ErrUnavailable, "the engine is stopping") }
 
 // Final reports whether err refuses an event for good: a retry is no use.
 func Final(err error) bool {

@@ -260,15 +260,3 @@ type Status struct {
 func (s *Service) Status() Status {
 	return Status{Connected: s.nc.Status() == nats.CONNECTED, Pending: s.index.size(), BodyBytes: s.bodies.used.Load(), FreeBytes: freeBytes(s.cfg.Dir)}
 }
-
-// bytesReader is bytes.NewReader, typed as io.Reader.
-func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
-
-// diskFault translates an error of a body's file into a RefusedError.
-func diskFault(err error) error {
-	var refused *RefusedError
-	if errors.As(err, &refused) {
-		return err
-	}
-	return refuse(ErrStorage, "%v", err)
-}

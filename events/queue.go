@@ -147,7 +147,7 @@ func (q *queue) consumer(ctx context.Context) error {
 }
 
 // ackWait is the silence after which NATS delivers an event to another node. During a longer
-// attempt, Service.keep tells NATS that work goes on.
+// attempt, keepDelivered tells NATS that work goes on.
 func ackWait(timeout time.Duration) time.Duration {
 	return min(max(timeout+timeout/2, 2*time.Second), 15*time.Second)
 }
@@ -325,8 +325,8 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 	s.streams.shared.Store(shared)
 	if whole {
 		s.index.foundAll()
-		if s.attempts != nil {
-			s.attempts.prune(queued)
+		if s.deliveries.attempts != nil {
+			s.deliveries.attempts.prune(queued)
 		}
 		s.sweepBodies()
 	}

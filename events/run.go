@@ -10,7 +10,6 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -48,10 +47,10 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 		return
 	}
 	key := keyOfMessage(meta)
-	if !s.take(key, msg) {
+	if !s.deliveries.take(key, msg) {
 		return
 	}
-	stop := s.keep(msg, q.keepEvery())
+	stop := keepDelivered(msg, q.keepEvery())
 	v := verdict{again: true}
 	if turn {
 		v = s.try(q, msg, meta, key)
@@ -60,40 +59,12 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 		v = s.try(q, msg, meta, key)
 	}
 	stop()
-	s.release(key, msg, v)
-}
-
-// verdict says how a message continues after an attempt.
-type verdict struct {
-	again bool // deliver again; false: the message was acknowledged
-	after time.Duration
-}
-
-// release drops a message from hands, and only then lets it be delivered again. Errors are ignored:
-// if the connection fails, the server delivers the message again anyway.
-func (s *Service) release(key attemptKey, msg jetstream.Msg, v verdict) {
-	s.hands.drop(key, !v.again)
-	switch {
-	case !v.again:
-	case v.after > 0:
-		_ = msg.NakWithDelay(v.after)
-	default:
-		_ = msg.Nak()
-	}
-}
-
-// take reports whether to work on a message: false if this process already does or did.
-func (s *Service) take(key attemptKey, msg jetstream.Msg) bool {
-	taken, ended := s.hands.take(key)
-	if ended {
-		_ = msg.Ack() // the first acknowledgement may be lost
-	}
-	return taken
+	s.deliveries.release(key, msg, v)
 }
 
 // try counts an attempt and makes it.
 func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey) verdict {
-	n, broken, err := s.count(key, meta)
+	n, broken, err := s.deliveries.count(key, meta)
 	m, merr := decode(msg.Subject(), msg.Headers(), msg.Data())
 	if merr != nil {
 		m = s.foreign(q, msg, meta)
@@ -131,59 +102,6 @@ func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, 
 		m.Error = oneLine(o.err.Error())
 	}
 	return s.settle(m, msg, key, &settings, o)
-}
-
-// count counts an attempt, durably, before the attempt begins. It returns the attempt's number and
-// whether the end of an engine broke off the attempt before. External NATS servers outlive the
-// engine, so their count of deliveries serves.
-func (s *Service) count(key attemptKey, meta *jetstream.MsgMetadata) (n int, broken bool, err error) {
-	if s.embedded == nil {
-		return int(meta.NumDelivered), false, nil //nolint:gosec // no message has so many deliveries
-	}
-	return s.attempts.begin(key, meta.Timestamp.Before(s.opened))
-}
-
-// waits notes that n attempts of a message count, and that another may follow.
-func (s *Service) waits(key attemptKey, n int) {
-	if s.embedded == nil {
-		return
-	}
-	if err := s.attempts.wait(key, n); err != nil {
-		s.cfg.Log.Error("events: end of an attempt not recorded; the attempt counts as broken off if the engine ends", "error", err)
-	}
-}
-
-// tried forgets the attempts of a finished message.
-func (s *Service) tried(key attemptKey) {
-	if s.embedded == nil {
-		return
-	}
-	if err := s.attempts.end(key); err != nil {
-		s.cfg.Log.Error("events: end of an event not noted in the count of attempts", "error", err)
-	}
-}
-
-// keep tells the server at intervals that work on the message goes on, until stop is called.
-func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
-	var mu sync.Mutex
-	var t *time.Timer
-	over := false
-	mu.Lock()
-	defer mu.Unlock()
-	t = time.AfterFunc(every, func() {
-		_ = msg.InProgress() // fails only with the connection
-		mu.Lock()
-		defer mu.Unlock()
-		if !over { // otherwise the timer would run for ever
-			t.Reset(every)
-		}
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		t.Stop()
-	}
 }
 
 // keepEvery returns the interval for keep. In a cluster, another node with a later revision of the
@@ -336,7 +254,7 @@ func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
 	if err := msg.Ack(); err != nil { // the event comes again, and ended finds the result
 		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
-	s.tried(key)
+	s.deliveries.end(key)
 	if m.State == StateDone {
 		s.bodies.remove(m.file)
 	}
@@ -379,7 +297,7 @@ func retryAfter(header [][2]string, now time.Time) time.Duration {
 func (s *Service) later(m *message, key attemptKey, after time.Duration) verdict {
 	m.State = StateWaiting
 	s.index.change(m.Entry)
-	s.waits(key, m.Attempts)
+	s.deliveries.wait(key, m.Attempts)
 	return verdict{again: true, after: after}
 }
 
@@ -418,25 +336,9 @@ func (s *Service) letterOf(m message) (*nats.Msg, error) {
 		m.Error = "the event's headers are too long and were not kept; " + m.Error
 	}
 	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
-		s.moveBodyToFile(&m)
+		s.bodies.moveToFile(&m)
 	}
 	return m.encode(subject)
-}
-
-// moveBodyToFile moves the body of a message into a file, as Publish does with large bodies. If
-// the disk has no room, or other nodes could not read the file, it drops the body and sets m.lost.
-func (s *Service) moveBodyToFile(m *message) {
-	body := m.body
-	m.body = nil
-	if file := m.ID + ".event"; s.embedded != nil {
-		size, err := s.bodies.keep(file, bytesReader(body), maxPayload)
-		if err == nil {
-			m.file, m.Size = file, size
-			return
-		}
-	}
-	m.Error = fmt.Sprintf("the event's body of %d bytes is too large and was not kept; %s", len(body), m.Error)
-	m.lost = true
 }
 
 // conclude keeps the result for as long as the template says, and orders the callback.

@@ -25,7 +25,7 @@ func (m *slow) InProgress() error {
 func TestKeepEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &slow{}
-		stop := new(Service).keep(m, time.Minute)
+		stop := keepDelivered(m, time.Minute)
 		time.Sleep(2*time.Minute + 1500*time.Millisecond) //nolint:forbidigo // in the second one, of the bubble
 		stop()
 		time.Sleep(time.Hour) //nolint:forbidigo // likewise

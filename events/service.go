@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,22 +24,19 @@ const longestResult = 7 * 24 * time.Hour
 
 // Service accepts events and runs them. A Service is safe for concurrent use.
 type Service struct {
-	cfg      Config
-	embedded *embedded // nil: the server is external
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	streams  *streams
-	bodies   *bodies
-	attempts *attempts // nil: the external server counts
-	hands    *hands
-	opened   time.Time
-	turns    *turns
-	index    *index
-	metrics  *metrics
-	origin   string      // random name of this process in messages between nodes
-	teller   *teller     // sends this process's changes to the other nodes; nil: the only node
-	again    atomic.Bool // the connection was lost, so streams may hold events unknown here
-	shared   atomic.Bool // streams of earlier versions may exist (kind.shared)
+	cfg        Config
+	embedded   *embedded // nil: the server is external
+	nc         *nats.Conn
+	js         jetstream.JetStream
+	streams    *streams
+	bodies     *bodies
+	deliveries *deliveries
+	turns      *turns
+	index      *index
+	metrics    *metrics
+	origin     string      // random name of this process in messages between nodes
+	teller     *teller     // sends this process's changes to the other nodes; nil: the only node
+	again      atomic.Bool // the connection was lost, so streams may hold events unknown here
 
 	callbacks chan struct{} // a slot for each callback being sent
 
@@ -86,24 +82,24 @@ func Open(cfg Config) (_ *Service, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
-	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), sending: map[string]bool{}, queues: map[queueKey]*queue{}, removing: map[string]int{}, callbacks: make(chan struct{}, callbacksAtOnce)}
+	s := &Service{cfg: cfg, deliveries: &deliveries{log: cfg.Log, opened: time.Now(), hands: newHands()}, turns: newTurns(cfg.Concurrency), index: newIndex(), sending: map[string]bool{}, queues: map[queueKey]*queue{}, removing: map[string]int{}, callbacks: make(chan struct{}, callbacksAtOnce)}
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
-	if s.bodies, err = openBodies(filepath.Join(cfg.Dir, "bodies"), cfg.BodyBytes); err != nil {
+	if s.bodies, err = openBodies(&cfg); err != nil {
 		return nil, err
 	}
 	if cfg.URL == "" {
-		if s.attempts, err = openAttempts(filepath.Join(cfg.Dir, "attempts"), s.opened); err != nil {
+		if s.deliveries.attempts, err = openAttempts(filepath.Join(cfg.Dir, "attempts"), s.deliveries.opened); err != nil {
 			return nil, err
 		}
 		if s.embedded, err = startEmbedded(&cfg); err != nil {
-			return nil, errors.Join(err, s.attempts.close())
+			return nil, errors.Join(err, s.deliveries.attempts.close())
 		}
 	}
 	defer func() {
 		if err != nil && s.embedded != nil {
 			s.embedded.close()
-			err = errors.Join(err, s.attempts.close())
+			err = errors.Join(err, s.deliveries.attempts.close())
 		}
 	}()
 	if s.nc, err = connect(&cfg, s.embedded); err != nil {
@@ -169,7 +165,7 @@ func (s *Service) Close(ctx context.Context) error {
 	<-done
 	if s.embedded != nil {
 		s.embedded.close()
-		err = errors.Join(err, s.attempts.close())
+		err = errors.Join(err, s.deliveries.attempts.close())
 	}
 	return err
 }
@@ -181,29 +177,6 @@ func (s *Service) Publish(ctx context.Context, function string, r *engine.Reques
 	receipt, err := s.publish(ctx, function, r, o)
 	s.metrics.accepted(time.Since(began), receipt, err)
 	return receipt, err
-}
-
-// publishTries is how often the engine may end while accepting an event that the engine publishes
-// again by itself (Options.Repeated).
-const publishTries = 3
-
-// countPublish counts an attempt to accept a repeated event, and refuses an event whose earlier
-// attempts all ended the engine. The caller calls over after the attempt.
-func (s *Service) countPublish(id string) (over func(), err error) {
-	if s.attempts == nil {
-		return func() {}, nil
-	}
-	key := keyOfText(attemptPublish, id)
-	n, _, err := s.attempts.begin(key, false)
-	switch {
-	case err != nil:
-		s.waits(key, n-1)
-		return nil, refuse(ErrStorage, "%v", err)
-	case n > publishTries:
-		s.waits(key, publishTries)
-		return nil, refuse(ErrBadEvent, "the engine ended %d times during the publication of the event", publishTries)
-	}
-	return func() { s.tried(key) }, nil
 }
 
 func (s *Service) publish(ctx context.Context, function string, r *engine.Request, o Options) (Receipt, error) {
@@ -247,7 +220,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 	}
 	m.request.Body, m.request.Length = nil, 0
 	if o.Repeated {
-		over, err := s.countPublish(m.ID)
+		over, err := s.deliveries.countPublish(m.ID)
 		if err != nil {
 			return Receipt{}, err
 		}
@@ -271,7 +244,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 	duplicate, err := s.write(ctx, m, r)
 	if err != nil {
 		s.index.drop(m.ID)
-		s.dropBody(m, letter)
+		s.bodies.drop(m, letter)
 		return Receipt{}, err
 	}
 	if duplicate && s.over(ctx, m, letter) {
@@ -309,13 +282,6 @@ func (s *Service) replace(ctx context.Context, letter, m *message) {
 	}
 }
 
-// dropBody removes the file of an event that was not accepted, unless the dead letter uses it.
-func (s *Service) dropBody(m, letter *message) {
-	if letter == nil || letter.file != m.file {
-		s.bodies.remove(m.file)
-	}
-}
-
 // over reports whether an event that JetStream calls a duplicate has ended already. over then drops
 // the event from the index, because no message for the event would do so later.
 func (s *Service) over(ctx context.Context, m, letter *message) bool {
@@ -330,13 +296,13 @@ func (s *Service) over(ctx context.Context, m, letter *message) bool {
 		}
 	}
 	s.index.drop(m.ID)
-	s.dropBody(m, letter)
+	s.bodies.drop(m, letter)
 	return true
 }
 
 // write puts an event into its queue.
 func (s *Service) write(ctx context.Context, m *message, r *engine.Request) (duplicate bool, err error) {
-	if err := s.readBody(m, r); err != nil {
+	if err := s.bodies.read(s.brief, m, r); err != nil {
 		return false, err
 	}
 	msg, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
@@ -364,44 +330,6 @@ func headerSize(m *nats.Msg) (n int) {
 		n += len(name) + len(values[0])
 	}
 	return n
-}
-
-// readBody reads the body into m.body or, if larger than inline, into a file.
-func (s *Service) readBody(m *message, r *engine.Request) (err error) {
-	if r.Body == nil {
-		return nil
-	}
-	if r.Length > s.cfg.MaxEvent {
-		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
-	}
-	if c, ok := r.Body.(io.Closer); ok { // a slow sender must not delay Close
-		goOn := context.AfterFunc(s.brief, func() { _ = c.Close() }) // makes the read fail
-		defer func() {
-			if !goOn() && err != nil {
-				err = errStopping()
-			}
-		}()
-	}
-	most := min(int64(inline), s.cfg.MaxEvent)
-	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
-	if err != nil {
-		return err
-	}
-	m.body, m.Size = body, int64(len(body))
-	switch {
-	case m.Size <= most:
-		return nil
-	case most == s.cfg.MaxEvent:
-		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
-	case s.embedded == nil: // other nodes cannot read this node's files
-		return refuse(ErrTooLarge, "the limit is %d bytes with an external NATS cluster", inline)
-	}
-	m.body, m.file = nil, m.ID+".event"
-	m.Size, err = s.bodies.keep(m.file, io.MultiReader(bytesReader(body), r.Body), s.cfg.MaxEvent)
-	if err != nil {
-		return diskFault(err)
-	}
-	return nil
 }
 
 // known reports whether the event is under way, or its result is kept.
@@ -433,8 +361,6 @@ func (s *Service) begin(tenant string) error {
 	s.tasks.Add(1)
 	return nil
 }
-
-func errStopping() error { return refuse(ErrUnavailable, "the engine is stopping") }
 
 func (s *Service) ready(tenant string) error {
 	if s.nc.Status() != nats.CONNECTED {
