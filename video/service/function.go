@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
@@ -35,40 +34,6 @@ type function struct {
 	mu       sync.Mutex
 	deployed bool // by this process, as far as known
 }
-
-// errNoSource reports that the function does not have a source.
-var errNoSource = errors.New("the transcoder does not have the source")
-
-// refusedError is the function's refusal of a source, in the decoder's words. Another try gets
-// the same answer.
-type refusedError struct{ words string }
-
-func (e *refusedError) Error() string { return e.words }
-
-// brokenError reports that the function crashed over a source or did not answer in time. Another
-// try may succeed.
-type brokenError struct{ words string }
-
-func (e *brokenError) Error() string { return e.words }
-
-// lost returns the function's words if it refused a job, crashed or hung: the source is at fault,
-// not the engine or a disk. The result is "" for other errors.
-func lost(err error) string {
-	var refused *refusedError
-	var broken *brokenError
-	switch {
-	case errors.As(err, &refused):
-		return refused.words
-	case errors.As(err, &broken):
-		return broken.words
-	}
-	return ""
-}
-
-// awayError is the error of an unavailable engine. The request is not at fault.
-type awayError struct{ error }
-
-func (e *awayError) Unwrap() error { return e.error }
 
 // deploy deploys the function, once per process.
 func (f *function) deploy(ctx context.Context) error {
@@ -318,85 +283,5 @@ func (f *function) sources(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// mostAnswer is the most bytes after the head of an answer: a sandbox holds the answer in memory.
-const mostAnswer = 2 << 30
-
-// keep writes the head of an answer as a line of JSON and size bytes of rest to a file. The file
-// is whole or absent.
-func (s *Service) keep(path string, head any, rest io.Reader, size int64) (err error) {
-	if size < 0 || size > mostAnswer {
-		return &brokenError{fmt.Sprintf("the transcoder announces %d bytes", size)}
-	}
-	line, err := json.Marshal(head)
-	if err != nil {
-		return err
-	}
-	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return write(path, func(f *os.File) error {
-		_, err := f.Write(append(line, '\n'))
-		if err == nil {
-			err = s.copy(f, rest, size)
-		}
-		return err
-	})
-}
-
-// write creates a file with the bytes written by fill. The file is whole or absent.
-func write(path string, fill func(*os.File) error) error {
-	f, err := os.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(fill(f), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	return asset.Commit(path+".new", path)
-}
-
-// kept reads the head of a file written by keep and returns the offset of the rest. Without such
-// a file the error is fs.ErrNotExist.
-func kept(path string, head any) (rest int64, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	line, err := bufio.NewReader(f).ReadBytes('\n')
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
-	}
-	return int64(len(line)), json.Unmarshal(line, head)
-}
-
-// try calls do until do succeeds, is refused, finds the disk full or has failed three times.
-// While the engine is away, try waits and does not count.
-func try(ctx context.Context, log *slog.Logger, do func() error) error {
-	const most = 3
-	wait := 100 * time.Millisecond
-	for n := 1; ; {
-		err := do()
-		var refused *refusedError
-		var gone *awayError
-		switch {
-		case err == nil || errors.As(err, &refused) || noRoom(err):
-			return err
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.As(err, &gone):
-			log.WarnContext(ctx, "the engine is away", "error", err)
-		case n == most:
-			return err
-		default:
-			n++
-			log.WarnContext(ctx, "once more", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, 5*time.Second)
-	}
-}
+// errNoSource reports that the function does not have a source.
+var errNoSource = errors.New("the transcoder does not have the source")

@@ -18,10 +18,8 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
-	"github.com/fre-engine/fre/video/media"
 )
 
 //go:embed openapi.yaml
@@ -139,15 +137,6 @@ func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) erro
 	}
 }
 
-// Status is the health of a service.
-type Status struct {
-	Started time.Time           `json:"started"`
-	State   string              `json:"state"`            // normal, degraded, probing, recovering
-	Reason  string              `json:"reason,omitempty"` // memory or waits; "" in state normal
-	Since   time.Time           `json:"since"`            // time of the last change of State
-	Assets  map[asset.State]int `json:"assets"`           // number of assets in each state
-}
-
 func (h *rest) status(w http.ResponseWriter, _ *http.Request) error {
 	s := Status{Started: h.started, State: "normal", Since: h.started, Assets: map[asset.State]int{}}
 	if h.pressure != nil {
@@ -174,48 +163,6 @@ func (h *rest) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.log.Error("a request has failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	answer(w, wire.Status, api.ErrorBody{Error: wire})
-}
-
-// wireError converts an error to the API's error.
-func wireError(err error) *api.Error {
-	var wire *api.Error
-	switch {
-	case errors.As(err, &wire):
-		return wire
-	case errors.Is(err, fs.ErrNotExist):
-		message, _ := wording.Missing(err.Error())
-		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: message, Next: "fre-video ls and live ls, or GET /v1/assets and /v1/live, list what there is"}
-	case errors.Is(err, live.ErrSpec):
-		return &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: err.Error()}
-	case errors.Is(err, live.ErrTaken):
-		return &api.Error{Status: http.StatusConflict, Code: api.CodeNameTaken, Message: err.Error(), Next: "give another name, or end that one"}
-	case errors.Is(err, ErrState):
-		return &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error(), Next: "fre-video inspect, or GET /v1/assets/ID, tells how far it is"}
-	case errors.Is(err, ErrTooLarge):
-		return &api.Error{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge, Message: err.Error(), Next: tooLargeNext}
-	case errors.Is(err, ErrEmpty):
-		return &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: err.Error(), Next: emptyNext}
-	case noRoom(err):
-		return &api.Error{Status: http.StatusInsufficientStorage, Code: api.CodeInsufficientDisk, Message: err.Error(), Next: noSpaceNext}
-	}
-	return &api.Error{Status: http.StatusInternalServerError, Code: api.CodeInternal, Message: err.Error()}
-}
-
-// Next steps for clients at a limit.
-const (
-	tooLargeNext = "fre-video serve --max-bytes allows more"
-	emptyNext    = "look whether it is the right file; curl sends one by --data-binary @FILE"
-	noSpaceNext  = "delete assets, or make room on the disk of --state; an upload goes on where it was"
-)
-
-func answer(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	if status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // fails with the connection
 }
 
 func (h *rest) list(w http.ResponseWriter, _ *http.Request) error {
@@ -302,21 +249,6 @@ func bodyOf(r *http.Request) (body io.Reader, name string, err error) {
 	return nil, "", &api.Error{Status: http.StatusUnsupportedMediaType, Code: api.CodeBadRequest, Message: message, Next: "send the video as the body, or as the first file of multipart/form-data"}
 }
 
-// parseOrder parses an order. Errors are for the client.
-func (s *Service) parseOrder(name, codec, protection string) (o Order, err error) {
-	o.Name = fileName(name)
-	if o.Codec, err = media.ParseCodec(codec); err == nil {
-		o.Protection, err = asset.ParseProtection(protection)
-	}
-	if made := cmp.Or(o.Codec, s.cfg.Codec, media.H264); err == nil && o.Protection == asset.CBCS && made != media.H264 {
-		err = fmt.Errorf("protection %s is for h264, not for %s: take aes-128, or h264", o.Protection, made)
-	}
-	if err != nil {
-		return o, &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error()}
-	}
-	return o, nil
-}
-
 func (h *rest) importFile(r *http.Request, name string, order Order) (*asset.Asset, error) {
 	if h.imports == nil {
 		return nil, &api.Error{Status: http.StatusForbidden, Code: api.CodeForbidden, Message: "this service imports no files", Next: "fre-video serve --import DIR allows those of a directory"}
@@ -330,25 +262,6 @@ func (h *rest) importFile(r *http.Request, name string, order Order) (*asset.Ass
 		return nil, &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: name + " is no regular file"}
 	}
 	return h.Add(r.Context(), order, f)
-}
-
-// fileName returns a client's file name in a form for display: the last element of a path, at
-// most 200 characters on one line.
-func fileName(s string) string {
-	s = s[strings.LastIndexAny(s, `/\`)+1:]
-	s = strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f || c == '\uFFFD' {
-			return -1
-		}
-		return c
-	}, strings.ToValidUTF8(s, ""))
-	if r := []rune(s); len(r) > 200 {
-		s = string(r[:200])
-	}
-	if s == "" {
-		s = "video"
-	}
-	return s
 }
 
 func (h *rest) remove(w http.ResponseWriter, r *http.Request) error {

@@ -5,19 +5,14 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/video/asset"
@@ -162,132 +157,6 @@ func (s *Service) reconcile() {
 	}
 }
 
-// Order is a client's order for a video.
-type Order struct {
-	Name       string // chosen by the owner
-	Codec      string // of media.Codecs; "": the service's default
-	Protection asset.Protection
-}
-
-func (o Order) asset(id string) *asset.Asset {
-	a := &asset.Asset{ID: id, Name: o.Name, Codec: o.Codec, Protection: o.Protection, Created: time.Now().UTC(), State: asset.Uploading}
-	if o.Protection != asset.Clear {
-		a.Secret = asset.NewSecret()
-	}
-	return a
-}
-
-// Add stores a video read from r and starts the work on a new asset.
-func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Asset, error) {
-	id := asset.NewID()
-	if err := s.library.Create(order.asset(id)); err != nil {
-		return nil, err
-	}
-	var a *asset.Asset
-	err := func() error {
-		f, err := os.Create(s.SourcePath(id))
-		if err != nil {
-			return err
-		}
-		err = s.copy(f, r, s.cfg.MostBytes+1)
-		if errors.Is(err, io.EOF) {
-			err = nil
-		} else if err == nil {
-			err = fmt.Errorf("%w: %d bytes at most", ErrTooLarge, s.cfg.MostBytes)
-		}
-		return errors.Join(err, f.Close())
-	}()
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil {
-		a, err = s.Uploaded(id)
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.library.Remove(id))
-	}
-	return a, nil
-}
-
-// roomPiece is the number of bytes written between two checks of the disk's room.
-const roomPiece = 1 << 20
-
-// room returns an error if the disk lacks room for bytes more bytes.
-func (s *Service) room(bytes int64) error {
-	if s.cfg.Room == nil {
-		return nil
-	}
-	return s.cfg.Room(bytes)
-}
-
-// copy copies n bytes while the disk has room, between files by the kernel. If from ends early
-// the error is io.EOF.
-func (s *Service) copy(to io.Writer, from io.Reader, n int64) error {
-	for n > 0 {
-		piece := min(n, roomPiece)
-		if err := s.room(piece); err != nil {
-			return err
-		}
-		if _, err := io.CopyN(to, from, piece); err != nil {
-			return err
-		}
-		n -= piece
-	}
-	return nil
-}
-
-// Expect makes an asset for an upload of size bytes to [Service.SourcePath]. The caller follows
-// up with Uploaded or Remove.
-func (s *Service) Expect(id string, order Order, size int64) error {
-	a := order.asset(id)
-	a.Size = size
-	return s.library.Create(a)
-}
-
-// SourcePath returns the path of an asset's source.
-func (s *Service) SourcePath(id string) string { return s.library.Path(id, sourceFile) }
-
-// Uploaded starts the work on an asset with a complete source. The error is ErrEmpty for an empty
-// source, and ErrState for an asset not in state Uploading.
-func (s *Service) Uploaded(id string) (*asset.Asset, error) {
-	f, err := os.Open(s.SourcePath(id))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err == nil && info.Size() == 0 {
-		err = ErrEmpty
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.begin(id, func(a *asset.Asset) { a.Size = info.Size() }, asset.Uploading)
-}
-
-// Retry starts the work on a failed asset again. In any other state the error is ErrState.
-func (s *Service) Retry(id string) (*asset.Asset, error) {
-	return s.begin(id, func(a *asset.Asset) { a.Error, a.Plan, a.Source = "", nil, nil }, asset.Failed)
-}
-
-func (s *Service) begin(id string, change func(*asset.Asset), from asset.State) (*asset.Asset, error) {
-	a, err := s.library.Update(id, func(a *asset.Asset) error {
-		if a.State != from {
-			return fmt.Errorf("%w: asset %s is %s, not %s", ErrState, id, a.State, from)
-		}
-		change(a)
-		a.State = asset.Working
-		return nil
-	})
-	if err == nil {
-		s.start(id)
-	}
-	return a, err
-}
-
 // Remove ends the work on an asset and deletes the asset. The error of an unknown asset is
 // fs.ErrNotExist.
 func (s *Service) Remove(id string) error {
@@ -339,20 +208,6 @@ func (s *Service) startLocked(id string) {
 			delete(s.working, id)
 		}
 	})
-}
-
-// contained turns a panic into an error: do parses a sandbox's answers, which an attacker may
-// control.
-func contained(log *slog.Logger, do func() error) func() error {
-	return func() (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				log.Error("what was made cannot be used", "panic", p, "stack", string(debug.Stack()))
-				err = fmt.Errorf("what was made cannot be used: %v", p)
-			}
-		}()
-		return do()
-	}
 }
 
 // workOn works on an asset until the asset is ready or failed, or ctx ends. While the disk is
@@ -417,9 +272,6 @@ func (s *Service) patiently(ctx context.Context, id string, passes func(error) b
 	}
 }
 
-// noRoom reports whether err is a full disk or an exhausted quota.
-func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
 // sweep deletes leftovers of the work: beside a ready asset the jobs' files, else all but source
 // and record.
 func (s *Service) sweep(a *asset.Asset) {
@@ -441,4 +293,13 @@ func (s *Service) sweep(a *asset.Asset) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.cfg.Log.Error("remove what is left of the work", "asset", a.ID, "error", err)
 	}
+}
+
+// Status is the health of a service.
+type Status struct {
+	Started time.Time           `json:"started"`
+	State   string              `json:"state"`            // normal, degraded, probing, recovering
+	Reason  string              `json:"reason,omitempty"` // memory or waits; "" in state normal
+	Since   time.Time           `json:"since"`            // time of the last change of State
+	Assets  map[asset.State]int `json:"assets"`           // number of assets in each state
 }

@@ -37,7 +37,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		return nil, err
 	}
 	composer := handler.NewStoreComposer()
-	store := &uploadStore{FileStore: filestore.New(dir), most: s.cfg.MostBytes, room: s.room, discard: func(id string) error { return s.discard(dir, id) }}
+	store := &uploadStore{FileStore: filestore.New(dir), most: s.cfg.MostBytes, room: s.room, discard: func(id string) error { return s.discardUpload(dir, id) }}
 	composer.UseCore(store)
 	composer.UseTerminater(store)
 	composer.UseLengthDeferrer(store)
@@ -162,8 +162,8 @@ func (s *Service) uploaded(id string) error {
 	return err
 }
 
-// discard deletes an upload and its tus record.
-func (s *Service) discard(dir, id string) error {
+// discardUpload deletes an upload and its tus record.
+func (s *Service) discardUpload(dir, id string) error {
 	err := s.Remove(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -189,7 +189,7 @@ func (s *Service) expire(dir string, log *slog.Logger, now time.Time) {
 			continue
 		}
 		log.Info("an upload is given up", "asset", a.ID, "name", a.Name)
-		if err := s.discard(dir, a.ID); err != nil {
+		if err := s.discardUpload(dir, a.ID); err != nil {
 			log.Error("give an upload up", "asset", a.ID, "error", err)
 		}
 	}

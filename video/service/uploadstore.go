@@ -1,17 +1,12 @@
 package service
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 
 	"github.com/tus/tusd/v2/pkg/filestore"
 	"github.com/tus/tusd/v2/pkg/handler"
-
-	"github.com/fre-engine/fre/api"
 )
 
 // uploadStore stores uploads in files. Beyond filestore it limits an upload to its announced and
@@ -108,58 +103,4 @@ func tusError(err error) error {
 	}
 	wire := wireError(err)
 	return handler.NewError(string(wire.Code), wire.Message, wire.Status)
-}
-
-// tusErrors rewrites the tus handler's errors, CODE: WORDS, to errors of the API.
-type tusErrors struct {
-	http.ResponseWriter
-	status int // of an error; 0: no error
-}
-
-// Unwrap serves http.ResponseController.
-func (w *tusErrors) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader notes whether the answer is an error.
-func (w *tusErrors) WriteHeader(status int) {
-	if h := w.Header(); status >= http.StatusBadRequest && h.Get("Content-Type") != "application/json" {
-		w.status = status
-		h.Set("Content-Type", "application/json")
-		h.Del("Content-Length")
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *tusErrors) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		return w.ResponseWriter.Write(p)
-	}
-	words := bytes.TrimSpace(p)
-	if _, rest, ok := bytes.Cut(words, []byte(": ")); ok {
-		words = rest
-	}
-	e := &api.Error{Code: api.CodeBadRequest, Message: string(words)}
-	switch w.status {
-	case http.StatusNotFound, http.StatusGone:
-		e.Code, e.Next = api.CodeNotFound, "begin the upload anew"
-	case http.StatusMethodNotAllowed:
-		e.Code = api.CodeMethod
-	case http.StatusConflict, http.StatusLocked:
-		e.Code, e.Next = api.CodeInUse, "ask by HEAD how much there is, and go on from there"
-	case http.StatusRequestEntityTooLarge:
-		e.Code, e.Next = api.CodeTooLarge, tooLargeNext
-	case http.StatusInsufficientStorage:
-		e.Code, e.Next = api.CodeInsufficientDisk, noSpaceNext
-	default:
-		if w.status >= http.StatusInternalServerError {
-			e.Code = api.CodeInternal
-		}
-	}
-	b, err := json.Marshal(api.ErrorBody{Error: e})
-	if err != nil {
-		return 0, err
-	}
-	if _, err := w.ResponseWriter.Write(append(b, '\n')); err != nil {
-		return 0, err
-	}
-	return len(p), nil
 }

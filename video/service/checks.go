@@ -10,6 +10,9 @@ import (
 // The checks below run before the service makes or keeps anything by an answer: an attacker in
 // control of a sandbox answers any number. An answer beyond the question is refused.
 
+// mostAnswer is the most bytes after the head of an answer: a sandbox holds the answer in memory.
+const mostAnswer = 2 << 30
+
 // checkSource checks the answer to a probe.
 func checkSource(s *media.Source) error {
 	if len(s.Streams) > media.MostStreams {
