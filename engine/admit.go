@@ -58,10 +58,10 @@ func (f *function) admit(r *Request) error {
 	if f.config.Protocol != image.ProtocolStdio && !large {
 		return nil
 	}
-	err := f.e.admission.Admit()
+	err := f.host.admission.Admit()
 	var refused *admission.RefusedError
 	if errors.As(err, &refused) {
-		f.e.metrics.refuse(refused.Reason)
+		f.host.metrics.refuse(refused.Reason)
 	}
 	return err
 }

@@ -281,7 +281,7 @@ func (t *Agents) start(ctx context.Context, a *agent, snapshot *store.Image) err
 		}
 	}
 	f := &function{
-		e: t.e, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
+		host: t.e.host, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
 		config: image.Config{
 			Base: s.Image, Args: image.AgentCommand(), Env: live.WithLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
 			Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
@@ -465,7 +465,7 @@ func (t *Agents) Invoke(ctx context.Context, id string, r *Request) (*Response, 
 		t.e.life.Done()
 		return nil, err
 	}
-	ev := newEvent(a.f, invocationName(t.e.nextID.Add(1)), r)
+	ev := newEvent(t.e, a.f, invocationName(t.e.nextID.Add(1)), r)
 	resp, err := ev.invoke(ctx, r)
 	if err != nil {
 		if a.leave() || errors.Is(err, errRetired) { // removed meanwhile
@@ -508,7 +508,7 @@ func (a *agent) leave() bool {
 	a.busy--
 	a.used = time.Now()
 	if a.ended {
-		a.f.e.metrics.forget(a.f.name, 0) // end forgot the metrics before this event was counted
+		a.f.host.metrics.forget(a.f.name, 0) // end forgot the metrics before this event was counted
 	}
 	return a.ended
 }

@@ -21,7 +21,7 @@ func TestAgentSnapshotFits(t *testing.T) {
 		limit int64
 		fits  bool
 	}{"smaller": {16<<20 - 1, false}, "none": {0, true}} {
-		all := newAgents(&Engine{tenants: &live.Tenants{}})
+		all := newAgents(&Engine{host: &host{tenants: &live.Tenants{}}})
 		_, err := all.enter(&AgentOptions{Tenant: "acme", WorkBytes: c.limit}, &store.Image{}, &store.Image{Size: 16 << 20})
 		var field *template.FieldError
 		if fits := err == nil; fits != c.fits || !fits && (!errors.As(err, &field) || field.Field != "work_bytes") {
@@ -59,9 +59,8 @@ func TestAgentImages(t *testing.T) {
 
 // TestAgentMetricsEnd: no series remain of a sandbox that was removed during a command.
 func TestAgentMetricsEnd(t *testing.T) {
-	e := &Engine{life: live.NewLife()}
-	e.metrics = newMetrics(nil, e)
-	a := &agent{f: &function{e: e, name: "agent-0"}}
+	e := &host{life: live.NewLife(), metrics: newMetrics()}
+	a := &agent{f: &function{host: e, name: "agent-0"}}
 	if !a.enter() {
 		t.Fatal("it cannot be used")
 	}

@@ -113,14 +113,14 @@ func (l answerMemory) Release() {
 // function still finds some (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
 // Errors: ErrOverloaded at the function's share, ErrDegraded if no memory is free.
 func (f *function) acquireMemory(size int) (channel.Buffer, error) {
-	free, all := f.e.buffers.Free()
+	free, all := f.host.buffers.Free()
 	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
-		f.e.metrics.refuse(reasonAnswers)
+		f.host.metrics.refuse(reasonAnswers)
 		return nil, fmt.Errorf("%w: unread answers of the function hold %d bytes of memory", ErrOverloaded, waits)
 	}
-	buf, err := buffer.Memory{Pool: f.e.buffers}.Acquire(size, 0)
+	buf, err := buffer.Memory{Pool: f.host.buffers}.Acquire(size, 0)
 	if err != nil {
-		f.e.metrics.refuse(admission.Memory)
+		f.host.metrics.refuse(admission.Memory)
 		return nil, fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
 	f.waiting.Add(int64(len(buf.Bytes())))

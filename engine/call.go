@@ -196,7 +196,7 @@ func (ev *event) enterCalled() error {
 	default:
 	}
 	if ev.calls.before != nil {
-		return ev.entered(ev.f.e.slots.beside(&ev.f.slots))
+		return ev.entered(ev.f.host.slots.beside(&ev.f.slots))
 	}
 	ctx, cancel := context.WithCancelCause(&ev.ctx)
 	borrowed := make(chan bool, 1)
@@ -226,7 +226,7 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 	if err != nil {
 		code, message := callCode(err), err.Error()
 		if code == failure.Internal { // details are for the operator only
-			ev.f.e.log.ErrorContext(ctx, "call", "function", c.Function, "from", ev.f.name, "error", err)
+			ev.f.host.log.ErrorContext(ctx, "call", "function", c.Function, "from", ev.f.name, "error", err)
 			message = "the function could not be run; the engine's log says why"
 		}
 		return nil, &channel.Failure{Type: string(code), Message: message}
@@ -236,7 +236,7 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 
 // recorded is call, reported to metrics and Config.Called. Its errors are *CallError.
 func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Response, step int, err error) {
-	e, from := ev.f.e, ev.f
+	host, from := ev.f.host, ev.f
 	named := c.Function[:min(len(c.Function), 255)]
 	rec := &CallRecord{At: time.Now(), From: from.name, Function: named, Method: c.Method, Path: c.Path[:min(len(c.Path), 4<<10)], RequestID: field(ev.header, "X-Request-Id")}
 	resp, step, err = ev.call(ctx, c, rec)
@@ -249,9 +249,9 @@ func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Respons
 	} else {
 		rec.Status, rec.Invocation, rec.Cold, rec.Bytes = resp.Status, resp.ID, resp.Cold, resp.Size
 	}
-	e.metrics.calls.WithLabelValues(rec.qualified, from.name, how).Inc()
-	if e.cfg.Called != nil {
-		e.cfg.Called(rec)
+	host.metrics.calls.WithLabelValues(rec.qualified, from.name, how).Inc()
+	if host.cfg.Called != nil {
+		host.cfg.Called(rec)
 	}
 	return resp, step, err
 }
@@ -374,7 +374,7 @@ func (ev *event) target(named string, rec *CallRecord) (string, error) {
 		return "", errForbidden
 	}
 	name = template.QualifiedName(plain, tenant)
-	if _, err := ev.f.e.find(name); err != nil {
+	if _, err := ev.engine.find(name); err != nil {
 		return "", err
 	}
 	if rec.qualified == "" {
@@ -399,12 +399,12 @@ func (ev *event) step(ctx context.Context, target string, r *Request, before *ev
 	case !l.root.count():
 		return nil, &LoopError{l.chain(plain), fmt.Sprintf("at most %d calls may follow from one event", mostCallsBeneath)}
 	}
-	if guard := ev.f.e.cfg.Calls; guard != nil {
+	if guard := ev.f.host.cfg.Calls; guard != nil {
 		if err := guard(ev.f.config.Tenant); err != nil {
 			return nil, &guardError{err}
 		}
 	}
-	return ev.f.e.Invoke(context.WithValue(ctx, callerKey{}, caller{l, before}), target, r)
+	return ev.engine.Invoke(context.WithValue(ctx, callerKey{}, caller{l, before}), target, r)
 }
 
 // guardError is a refusal by Config.Calls.

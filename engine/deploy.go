@@ -175,7 +175,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if _, err := f.spec(""); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
-	if err := f.checkPipeline(); err != nil {
+	if err := e.checkPipeline(f); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
 	if err := live.CheckLimits(e.cfg.Sandboxes, f.config.Resources); err != nil {

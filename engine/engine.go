@@ -139,26 +139,15 @@ type Config struct {
 
 // Engine is safe for use by several goroutines.
 type Engine struct {
-	cfg                Config
-	log                *slog.Logger
-	metrics            *metrics
-	boxes              *live.Table
+	*host
 	live.List          // the client's view of boxes
-	life               *live.Life
-	tenants            *live.Tenants
-	networks           live.Networks
 	*container.Manager // of containers
 	*build.Library     // of images
 	holds              *live.Holds
 	agents             *Agents
 	interpreters       *interpreters
-	buffers            *buffer.Pool
-	admission          *admission.Controller
-	slots              *slots
 	started            time.Time
-	forks              budget        // memory for fork servers
 	nextID             atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
-	received           atomic.Int64  // bytes of bodies that are read before their events take a slot
 
 	measuring sync.Mutex // held while Measure runs
 
@@ -219,7 +208,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	cfg.Interpreters.setDefaults(memory)
-	e := &Engine{cfg: cfg, log: cfg.Log, started: time.Now(), life: live.NewLife()}
+	e := &Engine{host: &host{cfg: cfg, log: cfg.Log, metrics: newMetrics(), life: live.NewLife()}, started: time.Now()}
 	e.agents = newAgents(e)
 	e.boxes = live.NewTable(e.life, cfg.Sandboxes, cfg.Store.Changes())
 	e.List = live.NewList(e.boxes)
@@ -235,7 +224,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err := e.openAdmission(); err != nil {
 		return nil, err
 	}
-	e.interpreters = newInterpreters(e, cfg.Interpreters)
+	e.interpreters = newInterpreters(e.host, cfg.Interpreters)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
 	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Avoid: cfg.avoid, Log: cfg.Log}); err != nil {
 		return nil, err
@@ -256,7 +245,9 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
-	e.metrics = newMetrics(cfg.Metrics, e)
+	if cfg.Metrics != nil {
+		e.register(cfg.Metrics)
+	}
 	e.prepareScratches()
 	e.Manager, err = container.Open(container.ManagerConfig{
 		Store: cfg.Store, Host: cfg.Sandboxes, Volumes: e.volumes, Scratches: e.scratches, Life: e.life, Boxes: e.boxes, Tenants: e.tenants,
@@ -268,7 +259,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
 	if cfg.Builder.Run == nil {
-		cfg.Builder.Run = buildRunner{e}
+		cfg.Builder.Run = buildRunner{e.host, e.interpreters}
 	}
 
 	functions := make(map[string]*deployment)
@@ -293,7 +284,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		if err := live.CheckLimits(e.cfg.Sandboxes, f.config.Resources); err != nil {
 			e.log.Warn("the host cannot enforce limits of the function", "function", f.name, "error", err)
 		}
-		f.publish()
+		e.prepare(f)
 		f.warm()
 	})
 	e.life.Spawn(e.interpreters.prune)

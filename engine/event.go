@@ -19,9 +19,10 @@ import (
 // event is one invocation under way: deadline, resources and cleanup. The event is allocated
 // together with the Response: separate allocations took a good part of a small event's time.
 type event struct {
-	f     *function
-	name  string
-	began time.Time
+	engine *Engine // runs the events that this event calls
+	f      *function
+	name   string
+	began  time.Time
 
 	calls    lineage     // origin of this event, for the functions that it calls
 	header   [][2]string // of the request
@@ -110,9 +111,9 @@ func (ev *event) enter() error {
 
 // enterSlot is enter for an event outside its caller's slot.
 func (ev *event) enterSlot(ctx context.Context) error {
-	waited, err := ev.f.e.slots.enter(ctx, &ev.f.slots)
+	waited, err := ev.f.host.slots.enter(ctx, &ev.f.slots)
 	if waited > 0 {
-		ev.f.e.metrics.waitedForSlot.Observe(waited.Seconds())
+		ev.f.host.metrics.waitedForSlot.Observe(waited.Seconds())
 	}
 	return ev.entered(err)
 }
@@ -120,7 +121,7 @@ func (ev *event) enterSlot(ctx context.Context) error {
 // entered records whether the event has got a slot.
 func (ev *event) entered(err error) error {
 	if errors.Is(err, ErrEngineOverloaded) {
-		ev.f.e.metrics.refuse(reasonEngine)
+		ev.f.host.metrics.refuse(reasonEngine)
 	}
 	ev.hasSlot.Store(err == nil)
 	return err
@@ -132,7 +133,7 @@ func (ev *event) leave(kept time.Duration) {
 		<-ev.calls.from.slot
 	}
 	if ev.hasSlot.Swap(false) {
-		ev.f.e.slots.leave(&ev.f.slots, kept)
+		ev.f.host.slots.leave(&ev.f.slots, kept)
 	}
 }
 
@@ -161,7 +162,7 @@ func (ev *event) finish(err error) {
 			ev.f.failures.Add(1)
 		}
 		ev.observe(err)
-		ev.f.e.life.Done()
+		ev.f.host.life.Done()
 	})
 }
 
@@ -171,7 +172,7 @@ func (ev *event) observe(err error) {
 		ev.f.succeeded.Observe(took.Seconds())
 		return
 	}
-	ev.f.e.metrics.failed(ev.f, took, err)
+	ev.f.host.metrics.failed(ev.f, took, err)
 }
 
 // judge translates err into the error of the event and logs an exception.

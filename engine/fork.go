@@ -46,7 +46,7 @@ type forker struct {
 // newForker returns a forker. It is off, with the reason, if the host cannot have fork servers.
 func newForker(f *function) *forker {
 	k := &forker{f: f}
-	if f.e.cfg.ForkPercent < 0 {
+	if f.host.cfg.ForkPercent < 0 {
 		k.off = "the engine may have no fork servers (fre serve --forks)"
 	} else if err := sandbox.CanFork(); err != nil {
 		k.off = "the host cannot have fork servers: " + err.Error()
@@ -84,7 +84,7 @@ func (k *forker) consider(ready channel.Ready) {
 		return
 	}
 	k.starting = true
-	k.f.e.life.Spawn(k.start)
+	k.f.host.life.Spawn(k.start)
 }
 
 // refuse turns forking off for good and writes the reason to the function's log.
@@ -99,9 +99,9 @@ func (k *forker) refuse(why string) {
 func (k *forker) start() {
 	f := k.f
 	s := &forkServer{f: f, used: make(chan struct{}, 1)}
-	err := f.e.forks.take(f.config.Resources.MemoryBytes)
+	err := f.host.forks.take(f.config.Resources.MemoryBytes)
 	if err == nil {
-		defer f.e.forks.give(f.config.Resources.MemoryBytes)
+		defer f.host.forks.give(f.config.Resources.MemoryBytes)
 		ctx, cancel := context.WithTimeoutCause(context.Background(), f.config.Resources.Timeout, ErrTimeout)
 		err = s.boot(ctx)
 		cancel()
@@ -133,9 +133,9 @@ func (k *forker) start() {
 	k.mu.Unlock()
 	if err != nil {
 		if !errors.Is(err, errNoRoom) && declined == nil {
-			f.e.metrics.forkServers.WithLabelValues(f.name, f.number()).Inc()
+			f.host.metrics.forkServers.WithLabelValues(f.name, f.number()).Inc()
 		}
-		f.e.log.Debug("fork server ended", "function", f.name, "error", err)
+		f.host.log.Debug("fork server ended", "function", f.name, "error", err)
 	}
 }
 
@@ -155,7 +155,7 @@ func (k *forker) abandon(s *forkServer) {
 	if k.server == s {
 		k.server = nil
 		k.failedLocked(s)
-		k.f.e.metrics.forkServers.WithLabelValues(k.f.name, k.f.number()).Inc()
+		k.f.host.metrics.forkServers.WithLabelValues(k.f.name, k.f.number()).Inc()
 	}
 	k.mu.Unlock()
 	s.close()
@@ -336,7 +336,7 @@ func (s *forkServer) boot(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.pool = pool.New(pool.Config[*forked]{
 		Name: "fork", Ready: ready, Max: most, Make: func() (*forked, error) { return s.fork(context.Background()) },
-		Alive: (*forked).alive, Drop: (*forked).drop, Log: f.e.log,
+		Alive: (*forked).alive, Drop: (*forked).drop, Log: f.host.log,
 	})
 	return nil
 }
@@ -368,11 +368,11 @@ func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 		return c, nil
 	case errors.Is(err, sandbox.ErrForks):
 	case errors.Is(context.Cause(ctx), errSlowFork):
-		s.f.e.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
+		s.f.host.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
 		s.f.forks.abandon(s)
 	case ctx.Err() != nil: // the event is over
 	default:
-		s.f.e.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
+		s.f.host.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
 		s.box.Kill()
 	}
 	return nil, pool.ErrFull
@@ -409,7 +409,7 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 		s.release()
 	}
 	c.conn = channel.NewConn(ours, f.channelConfig(id, func() *sandbox.Sandbox { return sb }))
-	f.e.boxes.Adopt(c.box, sb)
+	f.host.boxes.Adopt(c.box, sb)
 	kept = true
 	err = c.conn.Go()
 	if err == nil {
@@ -441,7 +441,7 @@ func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_
 	if err != nil {
 		return nil, -1, err
 	}
-	defer func() { s.f.logs.Settle(s.f.e.life, outputs, id, err) }()
+	defer func() { s.f.logs.Settle(s.f.host.life, outputs, id, err) }()
 	if err := s.conn.Fork(theirs, outputs[0].W, outputs[1].W, leave.Network()); err != nil {
 		return nil, -1, err
 	}
@@ -483,7 +483,7 @@ func (s *forkServer) close() {
 		s.box.Kill()
 	}
 	if first {
-		s.f.e.life.Spawn(s.pool.Close) // drops the parked forks
+		s.f.host.life.Spawn(s.pool.Close) // drops the parked forks
 	}
 }
 

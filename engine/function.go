@@ -24,7 +24,7 @@ import (
 // function is one revision of a function: its immutable configuration and its instances. A
 // deployment makes a new revision; the old revision rests, and is retired later.
 type function struct {
-	e        *Engine
+	host     *host
 	name     string // qualified: NAME.TENANT, or NAME in the tenant "default"
 	plain    string // NAME, the name that the function itself sees
 	revision int
@@ -116,7 +116,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		return nil, err
 	}
 	f := &function{
-		e: e, name: name, plain: plain, revision: r.Number, template: r.Template, version: r.Version, image: img, config: cfg, deployed: r.Deployed, temporary: spec.Temporary,
+		host: e.host, name: name, plain: plain, revision: r.Number, template: r.Template, version: r.Version, image: img, config: cfg, deployed: r.Deployed, temporary: spec.Temporary,
 		user: user, work: work,
 		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
@@ -140,13 +140,13 @@ func (f *function) number() string { return strconv.Itoa(f.revision) }
 // measure creates the function's usual metric series. The removal of a function by this name
 // drops the series: call measure before the first event, and not during a removal.
 func (f *function) measure() {
-	f.warmed = f.e.metrics.start.WithLabelValues(f.name, string(StartWarm), f.number())
-	f.succeeded = f.e.metrics.duration.WithLabelValues(f.name, outcome(nil), f.number())
+	f.warmed = f.host.metrics.start.WithLabelValues(f.name, string(StartWarm), f.number())
+	f.succeeded = f.host.metrics.duration.WithLabelValues(f.name, outcome(nil), f.number())
 }
 
 // started records a start and how long the event waited for the start.
 func (f *function) started(kind sandbox.StartKind, took time.Duration) {
-	f.e.metrics.start.WithLabelValues(f.name, string(kind), f.number()).Observe(took.Seconds())
+	f.host.metrics.start.WithLabelValues(f.name, string(kind), f.number()).Observe(took.Seconds())
 }
 
 // loopbackOnly reports whether loopback is the function's only network. Forks and parked
@@ -155,15 +155,15 @@ func (f *function) loopbackOnly() bool {
 	return f.config.Network.Mode == template.NetworkNone || f.config.Network.Mode == ""
 }
 
-// publish prepares a function just before lookups by name find the function.
-func (f *function) publish() {
+// prepare makes a function ready just before lookups by name find the function.
+func (e *Engine) prepare(f *function) {
 	if f.isPipeline() {
 		return
 	}
 	if !f.loopbackOnly() || f.opens != nil {
 		return
 	}
-	if f.interpreters = f.e.interpreters.use(f); f.interpreters == nil {
+	if f.interpreters = e.interpreters.use(f); f.interpreters == nil {
 		return
 	}
 	if f.furniture = f.newFurniture(); f.furniture == nil {
@@ -199,7 +199,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 	}
 	spec := sandbox.Spec{
 		ID:       id,
-		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
+		Rootfs:   f.host.cfg.Store.Rootfs(f.image.Digest),
 		Args:     f.config.Args,
 		Env:      f.config.Env,
 		Dir:      cmp.Or(f.dir, "/function"),
@@ -207,7 +207,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		User:     f.user,
 		Limits:   live.LimitsOf(f.config.Resources),
 
-		Work: f.work, WorkMapped: f.e.tenants.MapErr == nil,
+		Work: f.work, WorkMapped: f.host.tenants.MapErr == nil,
 
 		Opens:     f.opens,
 		ProcFiles: f.agent,                  // a user of a command line expects these files
@@ -221,7 +221,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 			Message: fmt.Sprintf("%s/%s may not use lent connections: list the function under network.lend_connections in the engine's configuration (fre serve --config)", f.config.Tenant, f.plain),
 		}
 	}
-	return spec, f.e.networks.Set(&spec, f.config.Network)
+	return spec, f.host.networks.Set(&spec, f.config.Network)
 }
 
 // count returns the changing values of the revision for lists.
@@ -323,12 +323,12 @@ func (f *function) rewarm(failures int) {
 	}
 	f.rewarming = true
 	pause := min(time.Second<<min(failures-1, 5), 30*time.Second)
-	f.e.life.Spawn(func() {
+	f.host.life.Spawn(func() {
 		t := time.NewTimer(pause)
 		defer t.Stop()
 		select {
 		case <-t.C:
-		case <-f.e.life.Closed():
+		case <-f.host.life.Closed():
 			return
 		}
 		f.mu.Lock()

@@ -61,7 +61,7 @@ func (in *instance) run() {
 		f.refuseWaitersLocked(min(f.config.Instances.Concurrency, f.waiters.Len()), err)
 		f.startForWaitersLocked()
 		f.mu.Unlock()
-		f.e.log.Debug("instance did not start", "function", f.name, "error", err)
+		f.host.log.Debug("instance did not start", "function", f.name, "error", err)
 		f.rewarm(failed)
 		return
 	}
@@ -199,8 +199,8 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, b *live.Box) er
 	if spec.Stdout == nil {
 		spec.Stdout = outputs[1].W
 	}
-	err = f.e.boxes.Start(ctx, b, spec)
-	f.logs.Settle(f.e.life, outputs, spec.ID, err)
+	err = f.host.boxes.Start(ctx, b, spec)
+	f.logs.Settle(f.host.life, outputs, spec.ID, err)
 	return err
 }
 
@@ -329,7 +329,7 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 	in.hung++
 	f.dropLocked(in)
 	f.mu.Unlock()
-	f.e.life.Spawn(func() {
+	f.host.life.Spawn(func() {
 		t := time.NewTimer(cancelGrace)
 		defer t.Stop()
 		gone := false
@@ -400,7 +400,7 @@ func (in *instance) stop() {
 	}
 	in.state = live.StateStopping
 	defer in.f.mu.Unlock() // after spawn: until then the watcher of the instance keeps workers above zero
-	in.f.e.life.Spawn(func() {
+	in.f.host.life.Spawn(func() {
 		if in.conn.Stop() == nil {
 			t := time.NewTimer(stopGrace)
 			defer t.Stop()

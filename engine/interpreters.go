@@ -57,7 +57,7 @@ type InterpreterStats struct {
 // interpreters keeps a pool of parked interpreters for each base environment that a deployed
 // function can use.
 type interpreters struct {
-	e      *Engine
+	host   *host
 	cfg    InterpreterConfig
 	parked atomic.Int64 // bytes of all parked interpreters
 	died   atomic.Uint64
@@ -99,15 +99,15 @@ type interpreter struct {
 	config         atomic.Pointer[channel.Config] // the function's channel settings, set by become
 }
 
-func newInterpreters(e *Engine, cfg InterpreterConfig) *interpreters {
-	return &interpreters{e: e, cfg: cfg, pools: map[string]*interpreterPool{}}
+func newInterpreters(h *host, cfg InterpreterConfig) *interpreters {
+	return &interpreters{host: h, cfg: cfg, pools: map[string]*interpreterPool{}}
 }
 
 // use returns the pool for a function's instances, or nil if the function cannot use parked
 // interpreters. The function calls leave when it is retired.
 func (s *interpreters) use(f *function) *interpreterPool {
 	key := image.ParkedKey(f.image, &f.config)
-	if s.cfg.Off || s.e.tenants.MapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
+	if s.cfg.Off || s.host.tenants.MapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
 		return nil
 	}
 	// The engine enters the sandbox of a parked interpreter, so only the Builder's own files may
@@ -121,7 +121,7 @@ func (s *interpreters) use(f *function) *interpreterPool {
 	if p == nil {
 		p = &interpreterPool{all: s, key: key, image: f.image, config: f.config}
 		s.pools[key] = p
-		s.e.life.Spawn(p.open)
+		s.host.life.Spawn(p.open)
 	}
 	p.users++
 	return p
@@ -132,10 +132,10 @@ func (p *interpreterPool) open() {
 	s := p.all
 	s.disk.Lock()
 	defer s.disk.Unlock()
-	root, err := s.e.cfg.Builder.ParkedRoot(s.e.life.Context(), p.image, &p.config)
+	root, err := s.host.cfg.Builder.ParkedRoot(s.host.life.Context(), p.image, &p.config)
 	if err != nil {
-		if s.e.life.Context().Err() == nil {
-			s.e.log.Warn("no parked interpreters: functions start their own interpreter", "base", p.config.Base, "error", err)
+		if s.host.life.Context().Err() == nil {
+			s.host.log.Warn("no parked interpreters: functions start their own interpreter", "base", p.config.Base, "error", err)
 		}
 		return
 	}
@@ -144,14 +144,14 @@ func (p *interpreterPool) open() {
 	if p.users == 0 {
 		return // the last function has left; prune follows
 	}
-	p.fill(s.e.cfg.Store.Rootfs(root.Digest), s.cfg.Ready, s.cfg.Max, 0, nil)
+	p.fill(s.host.cfg.Store.Rootfs(root.Digest), s.cfg.Ready, s.cfg.Max, 0, nil)
 }
 
 // fill starts to park interpreters in a root. [pool.Config] explains the other parameters.
 func (p *interpreterPool) fill(rootfs string, ready, most int, idle time.Duration, busy func() bool) {
 	s := p.all
 	p.pool.Store(pool.New(pool.Config[*interpreter]{
-		Name: "parked interpreters of " + p.config.Base, Ready: ready, Max: most, Idle: idle, Busy: busy, Log: s.e.log,
+		Name: "parked interpreters of " + p.config.Base, Ready: ready, Max: most, Idle: idle, Busy: busy, Log: s.host.log,
 		Make: func() (*interpreter, error) { return p.park(rootfs) },
 		Drop: func(pi *interpreter) error {
 			if !pi.alive() {
@@ -174,7 +174,7 @@ func (p *interpreterPool) leave() {
 		return
 	}
 	delete(s.pools, p.key)
-	s.e.life.Spawn(func() {
+	s.host.life.Spawn(func() {
 		s.disk.Lock() // after open, if open is under way
 		waiting := p.pool.Load()
 		s.disk.Unlock()
@@ -190,12 +190,12 @@ func (p *interpreterPool) leave() {
 func (s *interpreters) prune() {
 	s.disk.Lock()
 	defer s.disk.Unlock()
-	for _, img := range s.e.cfg.Store.Images() {
-		if !image.IsParkedRoot(img) || s.e.Stopping() || s.uses(img) {
+	for _, img := range s.host.cfg.Store.Images() {
+		if !image.IsParkedRoot(img) || s.host.life.Stopping() || s.uses(img) {
 			continue
 		}
-		if err := s.e.cfg.Store.RemoveImage(s.e.life.Context(), img.Digest); err != nil && s.e.life.Context().Err() == nil {
-			s.e.log.Warn("root of parked interpreters not removed", "image", img.Digest, "error", err)
+		if err := s.host.cfg.Store.RemoveImage(s.host.life.Context(), img.Digest); err != nil && s.host.life.Context().Err() == nil {
+			s.host.log.Warn("root of parked interpreters not removed", "image", img.Digest, "error", err)
 		}
 	}
 }
@@ -221,15 +221,15 @@ func (p *interpreterPool) park(rootfs string) (pi *interpreter, err error) {
 	if s.parked.Add(expected) > s.cfg.MemoryBytes {
 		s.parked.Add(-expected)
 		s.full.Do(func() {
-			s.e.log.Warn("fewer parked interpreters than demanded: the memory limit is reached",
+			s.host.log.Warn("fewer parked interpreters than demanded: the memory limit is reached",
 				"bytes_each", expected, "bytes_allowed", s.cfg.MemoryBytes, "base", p.config.Base)
 		})
 		return nil, pool.ErrFull
 	}
-	ctx, cancel := context.WithTimeout(s.e.life.Context(), parkWithin)
+	ctx, cancel := context.WithTimeout(s.host.life.Context(), parkWithin)
 	defer cancel()
 	spec := sandbox.Spec{Rootfs: rootfs, Args: p.config.Parked.Args, Env: p.config.Parked.Env, Mounts: p.mounts, Limits: p.limits}
-	if pi, err = s.e.startInterpreter(ctx, spec); err == nil {
+	if pi, err = s.host.startInterpreter(ctx, spec); err == nil {
 		if err = pi.conn.Parked(ctx); err == nil {
 			err = pi.measure(p)
 		}
@@ -243,7 +243,7 @@ func (p *interpreterPool) park(rootfs string) (pi *interpreter, err error) {
 		return nil, err
 	}
 	s.parked.Add(pi.bytes - expected)
-	s.e.life.Spawn(func() {
+	s.host.life.Spawn(func() {
 		select {
 		case <-pi.sb.Done():
 		case <-pi.conn.Done():
@@ -258,7 +258,7 @@ func (p *interpreterPool) park(rootfs string) (pi *interpreter, err error) {
 }
 
 // startInterpreter starts an ordinary sandbox without a tenant, with the program and root of spec.
-func (e *Engine) startInterpreter(ctx context.Context, spec sandbox.Spec) (*interpreter, error) {
+func (h *host) startInterpreter(ctx context.Context, spec sandbox.Spec) (*interpreter, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ func (e *Engine) startInterpreter(ctx context.Context, spec sandbox.Spec) (*inte
 			defer errW.Close()
 			spec.ID, spec.User, spec.Background = pi.id, sandbox.User{Own: true, UID: live.FunctionUID, GID: live.FunctionUID}, true
 			spec.Stdout, spec.Stderr, spec.Channel = outW, errW, theirs
-			pi.sb, err = e.cfg.Sandboxes.Start(ctx, spec)
+			pi.sb, err = h.cfg.Sandboxes.Start(ctx, spec)
 		}
 	}
 	if err != nil {
@@ -422,7 +422,7 @@ func (f *function) newFurniture() *furniture {
 	if text, err := json.Marshal(out.load); err != nil || len(text) > channel.MaxMeta {
 		return nil
 	}
-	rootfs := f.e.cfg.Store.Rootfs(f.image.Digest)
+	rootfs := f.host.cfg.Store.Rootfs(f.image.Digest)
 	for _, target := range f.config.Parked.Mounts {
 		source := filepath.Join(rootfs, target)
 		if _, err := os.Lstat(source); err == nil { // a function without packages may lack the directory
@@ -451,7 +451,7 @@ func (in *instance) bootInterpreter(ctx context.Context, secrets []sandbox.Secre
 			pi.drop()
 		default:
 			pi.drop()
-			f.e.log.WarnContext(ctx, "parked interpreter not usable: the interpreter starts with the event", "function", f.name, "error", err)
+			f.host.log.WarnContext(ctx, "parked interpreter not usable: the interpreter starts with the event", "function", f.name, "error", err)
 			return false, nil
 		}
 	}
@@ -463,11 +463,11 @@ func (in *instance) become(ctx context.Context, pi *interpreter) error {
 	f := in.f
 	cfg := f.channelConfig(pi.id, func() *sandbox.Sandbox { return pi.sb })
 	pi.config.Store(&cfg)
-	f.logs.Follow(f.e.life, live.Output{Stream: "stdout", R: pi.stdout, Revision: f.revision}, pi.id)
-	f.logs.Follow(f.e.life, live.Output{Stream: "stderr", R: pi.stderr, Revision: f.revision}, pi.id)
+	f.logs.Follow(f.host.life, live.Output{Stream: "stdout", R: pi.stdout, Revision: f.revision}, pi.id)
+	f.logs.Follow(f.host.life, live.Output{Stream: "stderr", R: pi.stderr, Revision: f.revision}, pi.id)
 	in.conn, in.kind = pi.conn, StartInterpreter
 	in.box = in.newBox(pi.id)
-	f.e.boxes.Adopt(in.box, pi.sb)
+	f.host.boxes.Adopt(in.box, pi.sb)
 	return in.conn.Load(ctx, &f.furniture.load)
 }
 

@@ -166,7 +166,7 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 			e.life.Done()
 			return nil, &InvocationError{ID: name, Err: err}
 		}
-		ev := newEvent(f, name, r)
+		ev := newEvent(e, f, name, r)
 		resp, err := ev.invoke(ctx, r)
 		if errors.Is(err, errRetired) {
 			if ev.whole.Body != nil {
@@ -192,8 +192,8 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 	}
 }
 
-func newEvent(f *function, name string, r *Request) *event {
-	return &event{f: f, name: name, began: time.Now(), header: r.Headers, calls: lineage{f: f}}
+func newEvent(e *Engine, f *function, name string, r *Request) *event {
+	return &event{engine: e, f: f, name: name, began: time.Now(), header: r.Headers, calls: lineage{f: f}}
 }
 
 // invoke runs the event on its function.

@@ -75,7 +75,7 @@ func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 	if waits == newInstance && f.waiters.Len() > f.starting*f.config.Instances.Concurrency { // every instance under way is for earlier waiters
 		w.Leave()
 		f.mu.Unlock()
-		f.e.metrics.refuse(admission.QueueLength)
+		f.host.metrics.refuse(admission.QueueLength)
 		return lease{}, errTaken
 	}
 	f.mu.Unlock()
@@ -103,7 +103,7 @@ func (f *function) wait(ctx context.Context, w *waiter, began time.Time, release
 	if err != nil {
 		return grant{}, err
 	}
-	f.e.metrics.waited.Observe(time.Since(began).Seconds())
+	f.host.metrics.waited.Observe(time.Since(began).Seconds())
 	return g, g.err
 }
 
@@ -119,7 +119,7 @@ func (f *function) queueLocked(now time.Time) (*waiter, error) {
 		f.queue.Clear()
 	}
 	if why := f.queue.Full(f.waiters.Len(), slots); why != "" {
-		f.e.metrics.refuse(why)
+		f.host.metrics.refuse(why)
 		return nil, ErrOverloaded
 	}
 	return f.waiters.Push(now), nil
@@ -131,7 +131,7 @@ func (f *function) grantLocked(g grant) {
 	now := time.Now()
 	for f.waiters.Len() > 1 && f.queue.Stale(now.Sub(f.waiters.First())) {
 		f.waiters.Grant(grant{err: ErrOverloaded})
-		f.e.metrics.refuse(admission.QueueTime)
+		f.host.metrics.refuse(admission.QueueTime)
 	}
 	f.queue.Served(now, now.Sub(f.waiters.First()))
 	f.waiters.Grant(g)
@@ -180,7 +180,7 @@ func (f *function) startLocked() {
 	in := &instance{f: f, state: live.StateStarting, reserved: true}
 	f.instances[in] = struct{}{}
 	f.starting++
-	f.e.life.Spawn(func() { in.run() })
+	f.host.life.Spawn(func() { in.run() })
 }
 
 // serveLocked grants an instance with room to the oldest waiters, then lists the instance as free
@@ -230,13 +230,13 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 		}
 		if len(f.instances) == 0 { // no sandbox of this function can end and free quota
 			f.mu.Unlock()
-			f.e.metrics.refuse(reasonQuota)
+			f.host.metrics.refuse(reasonQuota)
 			return nil, err
 		}
 	}
 	if waits == newInstance {
 		f.mu.Unlock()
-		f.e.metrics.refuse(admission.QueueLength)
+		f.host.metrics.refuse(admission.QueueLength)
 		return nil, errTaken
 	}
 	w, err := f.queueLocked(now)

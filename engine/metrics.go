@@ -11,7 +11,6 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
-	"github.com/fre-engine/fre/sandbox"
 )
 
 // metrics are the engine's own counters, in Prometheus base units.
@@ -23,14 +22,15 @@ type metrics struct {
 	refused     *prometheus.CounterVec // reason
 	calls       *prometheus.CounterVec // function, from, outcome
 
-	waited, waitedForSlot prometheus.Observer
+	waits                 *prometheus.HistogramVec // queue
+	waited, waitedForSlot prometheus.Observer      // of waits
 
 	gcImages          *prometheus.CounterVec // rule
 	gcBytes, gcInodes prometheus.Counter
 	gcSeconds         prometheus.Histogram
 }
 
-func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
+func newMetrics() *metrics {
 	m := &metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "fre_instance_start_seconds", Help: "From an event's arrival to a ready instance.",
@@ -58,64 +58,11 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			Name: "fre_gc_seconds", Help: "How long a garbage collection took.", Buckets: prometheus.ExponentialBuckets(1e-3, 4, 10),
 		}),
 	}
-	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "fre_queue_seconds", Help: "Waiting time of events that waited for an instance (function), or for a slot of the engine.",
 		Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
 	}, []string{"queue"})
-	m.waited, m.waitedForSlot = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
-	if reg != nil {
-		host := e.cfg.Sandboxes
-		parked := func(kind sandbox.StartKind, count func(sandbox.ParkedStats) float64) prometheus.Collector {
-			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_parked_sandboxes", Help: "Parked sandboxes, bare or attached to an image.",
-				ConstLabels: prometheus.Labels{"kind": string(kind)},
-			}, func() float64 { return count(host.Parked()) })
-		}
-		for _, s := range admission.States {
-			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_admission_state", Help: "1 for the present state of admission of events with memory for bodies.",
-				ConstLabels: prometheus.Labels{"state": s.String()},
-			}, func() float64 {
-				if now, _ := e.admission.State(); now != s {
-					return 0
-				}
-				return 1
-			}))
-		}
-		prometheus.WrapRegistererWith(prometheus.Labels{"pool": "answers"}, reg).MustRegister(e.buffers)
-		queued := func(queue string, count func() int) prometheus.Collector {
-			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_queue_length", Help: "Events waiting for an instance (function), or for a slot of the engine.",
-				ConstLabels: prometheus.Labels{"queue": queue},
-			}, func() float64 { return float64(count()) })
-		}
-		reg.MustRegister(waits,
-			queued("function", func() (n int) {
-				e.each(func(f *function) {
-					f.mu.Lock()
-					n += f.waiters.Len()
-					f.mu.Unlock()
-				})
-				return n
-			}),
-			queued("engine", func() int { _, n := e.slots.count(); return n }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events", Help: "Events under way."}, func() float64 {
-				n, _ := e.slots.count()
-				return float64(n)
-			}))
-		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.interpreters,
-			parked(sandbox.StartBare, func(s sandbox.ParkedStats) float64 { return float64(s.Bare) }),
-			parked(sandbox.StartAttached, func(s sandbox.ParkedStats) float64 { return float64(s.Attached) }),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_parked_sandboxes_died_total", Help: "Parked sandboxes that ended before use."}, func() float64 {
-				return float64(host.Parked().Died)
-			}),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {
-				return float64(e.boxes.Len())
-			}),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_functions", Help: "Deployed functions."}, func() float64 {
-				return float64(len(*e.functions.Load()))
-			}))
-	}
+	m.waited, m.waitedForSlot = m.waits.WithLabelValues("function"), m.waits.WithLabelValues("engine")
 	return m
 }
 

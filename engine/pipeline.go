@@ -107,7 +107,7 @@ func (ev *event) endless() error {
 
 // checkPipeline returns a *template.FieldError if a step is missing or if the pipeline contains
 // itself.
-func (f *function) checkPipeline() error {
+func (e *Engine) checkPipeline(f *function) error {
 	var path []string
 	seen := map[string]bool{}
 	var look func(steps []string) error
@@ -119,7 +119,7 @@ func (f *function) checkPipeline() error {
 			if name == f.name {
 				return fmt.Errorf("%s is a step of itself: %s", f.plain, strings.Join(path, " → "))
 			}
-			inner, err := f.e.stepsOf(name, revision)
+			inner, err := e.stepsOf(name, revision)
 			if err != nil && len(path) == 1 { // blame an inner pipeline, not f, for a missing inner step
 				return err
 			}

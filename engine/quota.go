@@ -12,14 +12,14 @@ import (
 
 // bounded reports whether a quota bounds the function's instances.
 func (f *function) bounded() bool {
-	q := f.e.tenants.Quotas(f.config.Tenant)
+	q := f.host.tenants.Quotas(f.config.Tenant)
 	return !f.temporary && (q.Instances > 0 || q.MemoryBytes > 0 || q.CPUMillis > 0)
 }
 
 // reserveLocked counts one more instance against the tenant's quotas, or returns a *QuotaError.
 // No quota bounds temporary functions. The caller holds f.mu.
 func (f *function) reserveLocked() error {
-	q, r, u := f.e.tenants.Quotas(f.config.Tenant), &f.config.Resources, f.use
+	q, r, u := f.host.tenants.Quotas(f.config.Tenant), &f.config.Resources, f.use
 	if f.temporary {
 		q = live.Quotas{}
 	}
@@ -48,7 +48,7 @@ func (f *function) refuseLocked(err error) {
 	}
 	for f.waiters.Len() > 0 {
 		f.waiters.Grant(grant{err: err})
-		f.e.metrics.refuse(reasonQuota)
+		f.host.metrics.refuse(reasonQuota)
 	}
 }
 
@@ -87,8 +87,8 @@ func (f *function) secrets() ([]sandbox.Secret, error) {
 // secret returns a secret of the tenant, or a *[SecretError].
 func (f *function) secret(name string) (value []byte, err error) {
 	err = fs.ErrNotExist
-	if f.e.cfg.Secrets != nil {
-		value, err = f.e.cfg.Secrets(f.config.Tenant, name)
+	if f.host.cfg.Secrets != nil {
+		value, err = f.host.cfg.Secrets(f.config.Tenant, name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = &SecretError{f.config.Tenant, name}

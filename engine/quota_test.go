@@ -133,7 +133,7 @@ func TestQuotaCounts(t *testing.T) {
 // TestCheckSecrets: the check finds a missing secret of the tenant, named by the function or by a
 // trigger. A secret of another tenant counts as missing.
 func TestCheckSecrets(t *testing.T) {
-	e := &Engine{cfg: Config{Secrets: func(tenant, name string) ([]byte, error) {
+	h := &host{cfg: Config{Secrets: func(tenant, name string) ([]byte, error) {
 		if tenant == "acme" && name == "there" {
 			return []byte("value"), nil
 		}
@@ -151,7 +151,7 @@ func TestCheckSecrets(t *testing.T) {
 		{"of a webhook", "acme", "hook", nil, template.Trigger{Webhook: &template.Webhook{Secret: "hook"}}},
 		{"of CloudEvents", "acme", "token", nil, template.Trigger{CloudEvents: &template.CloudEvents{Token: "token"}}},
 	} {
-		f := &function{e: e, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []template.Trigger{c.trigger}}}
+		f := &function{host: h, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []template.Trigger{c.trigger}}}
 		err := f.checkSecrets()
 		var missing *SecretError
 		if c.missing == "" && err != nil || c.missing != "" && (!errors.As(err, &missing) || *missing != SecretError{c.tenant, c.missing}) {

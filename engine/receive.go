@@ -55,11 +55,11 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	case awaits && b.Here(), !awaits && r.Length >= 0:
 		return r, done, nil
 	case awaits && 0 < r.Length && r.Length <= shortBody:
-		if received := &ev.f.e.received; received.Add(r.Length) <= mostReceived {
+		if received := &ev.f.host.received; received.Add(r.Length) <= mostReceived {
 			r, err = ev.gather(r)
 			return r, func() { received.Add(-r.Length) }, err
 		}
-		ev.f.e.received.Add(-r.Length)
+		ev.f.host.received.Add(-r.Length)
 	}
 	if !awaits { // the body of a call: a short one is complete before the next step begins
 		return r, done, nil
@@ -210,7 +210,7 @@ func (s *flows) enter(ctx context.Context, f *function) error {
 		return nil
 	case s.waiting.Len() >= mostFlowsWait:
 		s.mu.Unlock()
-		f.e.metrics.refuse(admission.QueueLength)
+		f.host.metrics.refuse(admission.QueueLength)
 		return fmt.Errorf("%w: too many requests with unfinished bodies; retry later, or send a Content-Length", ErrOverloaded)
 	}
 	turn := s.waiting.Push(struct{}{})

@@ -285,7 +285,7 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 		return nil, err
 	}
 	for _, f := range added {
-		f.publish()
+		e.prepare(f)
 		f.measure()
 	}
 	e.publishLocked(name, d)
@@ -293,7 +293,7 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 		if spec.serves(number) {
 			f.wake()
 		} else {
-			f.rest()
+			e.rest(f)
 		}
 	}
 	for number, f := range was {
@@ -362,9 +362,9 @@ func (e *Engine) revive(name string, number int) (*function, error) {
 		return nil, err
 	}
 	f.logs = d.logs
-	f.publish()
+	e.prepare(f)
 	f.measure()
-	f.rest()
+	e.rest(f)
 	return f, e.withLiveLocked(d, number, f)
 }
 
@@ -379,7 +379,7 @@ func (f *function) restFor() time.Duration {
 // events that name the revision, and all events after a rollback, until the idle time ends.
 // Waiting events go to the function's next revision, and tunnels end. If a quota bounds the
 // tenant's instances, idle ones stop at once and leave the quota to the next revision.
-func (f *function) rest() {
+func (e *Engine) rest(f *function) {
 	f.mu.Lock()
 	if f.retired || f.resting {
 		f.mu.Unlock()
@@ -391,7 +391,7 @@ func (f *function) rest() {
 	if f.bounded() {
 		idle = f.drainLocked()
 	}
-	f.restTimer = time.AfterFunc(f.restFor(), f.rested)
+	f.restTimer = time.AfterFunc(f.restFor(), func() { e.rested(f) })
 	f.mu.Unlock()
 	for _, in := range idle {
 		in.stop()
@@ -423,11 +423,11 @@ func (f *function) wake() {
 
 // rested runs when the rest timer fires. It retires the revision if no instance is left and no
 // event has come since the last look; otherwise it sets the timer again.
-func (f *function) rested() {
-	if f.e.life.Begin() != nil {
+func (e *Engine) rested(f *function) {
+	if e.life.Begin() != nil {
 		return
 	}
-	defer f.e.life.Done()
+	defer e.life.Done()
 	f.mu.Lock()
 	if f.retired || !f.resting {
 		f.mu.Unlock()
@@ -440,14 +440,14 @@ func (f *function) rested() {
 		return
 	}
 	f.mu.Unlock()
-	f.e.deployMu.Lock()
-	defer f.e.deployMu.Unlock()
-	d := (*f.e.functions.Load())[f.name]
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	d := (*e.functions.Load())[f.name]
 	if d == nil || d.live[f.revision] != f || !f.rests() {
 		return
 	}
-	if err := f.e.withLiveLocked(d, f.revision, nil); err != nil {
-		f.e.log.Error("revision not retired", "function", f.name, "revision", f.revision, "error", err)
+	if err := e.withLiveLocked(d, f.revision, nil); err != nil {
+		e.log.Error("revision not retired", "function", f.name, "revision", f.revision, "error", err)
 		return
 	}
 	f.retire()
@@ -481,7 +481,7 @@ func (d *deployment) describe() *Function {
 		Config: f.config, Deployed: f.deployed, Revision: f.revision, Latest: d.spec.Last, Traffic: d.spec.Traffic,
 		Instances: now.instances, Busy: now.busy, Queued: now.queued, Fork: now.fork,
 		Invocations: now.invocations, Failures: now.failures,
-		Defences: f.e.cfg.Sandboxes.Defences(), counters: now,
+		Defences: f.host.cfg.Sandboxes.Defences(), counters: now,
 	}
 	if f.interpreters != nil {
 		interpreters := now.interpreters

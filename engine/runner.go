@@ -31,7 +31,10 @@ const (
 
 // buildRunner is the daemon's image.Runner: each step runs in a sandbox, as an unprivileged user
 // of the builder's own tenant.
-type buildRunner struct{ e *Engine }
+type buildRunner struct {
+	host         *host
+	interpreters *interpreters // parked tools
+}
 
 // Run runs one build step to its end.
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
@@ -48,7 +51,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 		return err
 	}
 	defer stop()
-	limits, err := r.e.cfg.Sandboxes.CutLimits(sandbox.Limits{
+	limits, err := r.host.cfg.Sandboxes.CutLimits(sandbox.Limits{
 		MemoryBytes: buildMemory, CPUMillis: int64(runtime.NumCPU()) * 1000, Pids: buildPids, TmpBytes: buildTmp, Files: buildFiles,
 	})
 	if err != nil {
@@ -58,7 +61,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	env := live.LastOfEach(slices.Concat([]string{"PATH=" + live.SearchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env))
 	var status sandbox.ExitStatus
 	ran := false
-	if p := r.e.interpreters.tool(&c, env, limits); p != nil {
+	if p := r.interpreters.tool(&c, env, limits); p != nil {
 		p.running.Add(1)
 		defer p.running.Add(-1)
 		status, ran, err = r.runParked(ctx, &c, p, limits, tail)
@@ -77,7 +80,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 
 // runFresh runs a program in a new sandbox of the builder's tenant to its end.
 func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []string, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, err error) {
-	user, err := r.e.tenants.User(buildTenant)
+	user, err := r.host.tenants.User(buildTenant)
 	if err != nil {
 		return status, err
 	}
@@ -90,7 +93,7 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 	}
 	if c.Network {
 		spec.Network = sandbox.NetworkHost
-		spec.Mounts = append(spec.Mounts, live.NetworkFiles(r.e.cfg.Builder.Settings)...)
+		spec.Mounts = append(spec.Mounts, live.NetworkFiles(r.host.cfg.Builder.Settings)...)
 	}
 	out, err := collect(c.Stdout, tail)
 	if err != nil {
@@ -103,7 +106,7 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 	}
 	defer errs.wait()
 	spec.Stdout, spec.Stderr = out.w, errs.w
-	return r.e.boxes.RunToEnd(ctx, r.newBox(spec.ID, c), spec)
+	return r.host.boxes.RunToEnd(ctx, r.newBox(spec.ID, c), spec)
 }
 
 func (buildRunner) newBox(id string, c *image.Command) *live.Box {

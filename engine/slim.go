@@ -44,8 +44,8 @@ func (f *function) opened(ctx context.Context) ([]string, error) {
 	if f.config.Parked != nil {
 		ctx, cancel := context.WithTimeout(ctx, parkWithin)
 		defer cancel()
-		pi, err := f.e.startInterpreter(ctx, sandbox.Spec{
-			Rootfs: f.e.cfg.Store.Rootfs(f.image.Digest), Args: f.config.Parked.Args, Env: f.config.Parked.Env, Opens: f.opens,
+		pi, err := f.host.startInterpreter(ctx, sandbox.Spec{
+			Rootfs: f.host.cfg.Store.Rootfs(f.image.Digest), Args: f.config.Parked.Args, Env: f.config.Parked.Env, Opens: f.opens,
 		})
 		if err != nil {
 			return nil, err

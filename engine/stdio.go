@@ -83,7 +83,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 	}
 
 	ev.resp = Response{ID: ev.name, Instance: in.box.ID, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind, Body: &ev.body}
-	head, err := readHead(&ev.ctx, f.e.buffers, f.e.admission.Waited, outR)
+	head, err := readHead(&ev.ctx, f.host.buffers, f.host.admission.Waited, outR)
 	if err == nil && head.whole {
 		err = ev.exited(in.box.Sandbox())
 	}

@@ -29,7 +29,7 @@ const (
 // Like parked interpreters, parked tools are sandboxes without a tenant, each with its own user,
 // and are used once.
 func (s *interpreters) tool(c *image.Command, env []string, limits sandbox.Limits) *interpreterPool {
-	if !c.Parks || c.Network || s.cfg.Off || s.e.tenants.MapErr != nil {
+	if !c.Parks || c.Network || s.cfg.Off || s.host.tenants.MapErr != nil {
 		return nil
 	}
 	p := &interpreterPool{all: s, tool: true, limits: limits, config: image.Config{
@@ -93,13 +93,13 @@ func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *interpr
 			err = pi.sb.Furnish(f)
 		}
 		if errors.Is(err, os.ErrProcessDone) {
-			r.e.interpreters.died.Add(1)
+			r.interpreters.died.Add(1)
 			pi.drop()
 			continue
 		}
 		if err != nil {
 			pi.drop()
-			r.e.log.WarnContext(ctx, "parked program not usable: the build step starts its own", "program", c.Args[0], "error", err)
+			r.host.log.WarnContext(ctx, "parked program not usable: the build step starts its own", "program", c.Args[0], "error", err)
 			return sandbox.ExitStatus{}, false, nil
 		}
 		status, err := r.finish(ctx, c, pi, tail)
@@ -113,7 +113,7 @@ func (r buildRunner) finish(ctx context.Context, c *image.Command, pi *interpret
 	defer func() { _ = pi.conn.Close() }()
 	out, errs := follow(pi.stdout, c.Stdout, tail), follow(pi.stderr, c.Stderr, tail)
 	b := r.newBox(pi.id, c)
-	r.e.boxes.Adopt(b, pi.sb)
+	r.host.boxes.Adopt(b, pi.sb)
 	loadErr := pi.conn.Load(ctx, &channel.Load{Handler: c.Args[len(c.Args)-1], Dir: c.Dir})
 	if loadErr != nil {
 		b.Kill()

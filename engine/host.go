@@ -1,0 +1,27 @@
+package engine
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/buffer"
+	"github.com/fre-engine/fre/engine/live"
+)
+
+// host holds the parts of the engine that its functions share: their instances, fork servers and
+// parked interpreters need no more of the engine. Open sets the parts before any function exists.
+type host struct {
+	cfg       Config
+	log       *slog.Logger
+	metrics   *metrics
+	boxes     *live.Table
+	life      *live.Life
+	tenants   *live.Tenants
+	networks  live.Networks
+	buffers   *buffer.Pool
+	admission *admission.Controller
+	slots     *slots
+	forks     budget       // memory for fork servers
+	received  atomic.Int64 // bytes of bodies that are read before their events take a slot
+}
