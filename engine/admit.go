@@ -53,15 +53,15 @@ func (e *Engine) watchAdmission() {
 // admit refuses an event that needs memory for bodies while memory is short: an event of a
 // native function, because the engine holds the answer, and an event with a large body or a body
 // of unknown size.
-func (f *function) admit(r *Request) error {
+func (p *program) admit(r *Request) error {
 	large := r.Body != nil && (r.Length < 0 || r.Length > cheapBody)
-	if f.config.Protocol != image.ProtocolStdio && !large {
+	if p.config.Protocol != image.ProtocolStdio && !large {
 		return nil
 	}
-	err := f.host.admission.Admit()
+	err := p.host.admission.Admit()
 	var refused *admission.RefusedError
 	if errors.As(err, &refused) {
-		f.host.metrics.refuse(refused.Reason)
+		p.host.metrics.refuse(refused.Reason)
 	}
 	return err
 }

@@ -281,14 +281,16 @@ func (t *Agents) start(ctx context.Context, a *agent, snapshot *store.Image) err
 		}
 	}
 	f := &function{
-		host: t.e.host, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
-		config: image.Config{
-			Base: s.Image, Args: image.AgentCommand(), Env: live.WithLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
-			Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
-			Resources: s.Resources, Network: s.Network,
+		program: program{
+			host: t.e.host, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
+			config: image.Config{
+				Base: s.Image, Args: image.AgentCommand(), Env: live.WithLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
+				Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
+				Resources: s.Resources, Network: s.Network,
+			},
+			dir: "/work", user: user, work: work,
+			held: heldAnswers{bytes: s.Resources.MemoryBytes},
 		},
-		dir: "/work", user: user, work: work,
-		held:      heldAnswers{bytes: s.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
 		queue:     admission.NewQueue(t.e.cfg.Queue),
 		use:       t.e.tenants.Share(s.Tenant),

@@ -60,7 +60,7 @@ func TestAgentImages(t *testing.T) {
 // TestAgentMetricsEnd: no series remain of a sandbox that was removed during a command.
 func TestAgentMetricsEnd(t *testing.T) {
 	e := &host{life: live.NewLife(), metrics: newMetrics()}
-	a := &agent{f: &function{host: e, name: "agent-0"}}
+	a := &agent{f: &function{program: program{host: e, name: "agent-0"}}}
 	if !a.enter() {
 		t.Fatal("it cannot be used")
 	}

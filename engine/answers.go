@@ -70,20 +70,20 @@ const answerFiles = "/tmp"
 
 // channelConfig returns the configuration of the engine's end of an instance's channel. The
 // channel calls sb only after the sandbox has an event.
-func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.Config {
+func (p *program) channelConfig(id string, sb func() *sandbox.Sandbox) channel.Config {
 	// Slow clients must not use up the memory that the function needs for the next answers.
-	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
+	own := &heldAnswers{bytes: p.config.Resources.MemoryBytes / 4}
 	return channel.Config{
-		Log:     f.channelLog(id),
-		LogPace: f.logs.Drop,
+		Log:     p.channelLog(id),
+		LogPace: p.logs.Drop,
 		Files:   openTmp(sb),
-		Memory:  f.acquireMemory,
+		Memory:  p.acquireMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
-			now, lasts := heldFile{Held: what}, lasting(what, id, f.config.Resources.MemoryBytes)
+			now, lasts := heldFile{Held: what}, lasting(what, id, p.config.Resources.MemoryBytes)
 			if lasts.sandbox != "" { // the memfd may grow to the limit at any time
 				now = lasts
 			}
-			all, err := f.held.hold(lasts)
+			all, err := p.held.hold(lasts)
 			if err != nil {
 				return nil, false, err
 			}
@@ -98,12 +98,12 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 // answerMemory is a buffer with a part of a waiting answer.
 type answerMemory struct {
 	buffer.Handle
-	f *function
+	program *program
 }
 
 // Release gives the buffer back.
 func (l answerMemory) Release() {
-	l.f.waiting.Add(-int64(len(l.Bytes())))
+	l.program.waiting.Add(-int64(len(l.Bytes())))
 	l.Handle.Release()
 }
 
@@ -112,19 +112,19 @@ func (l answerMemory) Release() {
 // cannot do without a buffer. So a function alone gets nearly half of the memory, and a second
 // function still finds some (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
 // Errors: ErrOverloaded at the function's share, ErrDegraded if no memory is free.
-func (f *function) acquireMemory(size int) (channel.Buffer, error) {
-	free, all := f.host.buffers.Free()
-	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
-		f.host.metrics.refuse(reasonAnswers)
+func (p *program) acquireMemory(size int) (channel.Buffer, error) {
+	free, all := p.host.buffers.Free()
+	if waits := p.waiting.Load(); waits+int64(size) > free-all/10 {
+		p.host.metrics.refuse(reasonAnswers)
 		return nil, fmt.Errorf("%w: unread answers of the function hold %d bytes of memory", ErrOverloaded, waits)
 	}
-	buf, err := buffer.Memory{Pool: f.host.buffers}.Acquire(size, 0)
+	buf, err := buffer.Memory{Pool: p.host.buffers}.Acquire(size, 0)
 	if err != nil {
-		f.host.metrics.refuse(admission.Memory)
+		p.host.metrics.refuse(admission.Memory)
 		return nil, fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
-	f.waiting.Add(int64(len(buf.Bytes())))
-	return answerMemory{buf, f}, nil
+	p.waiting.Add(int64(len(buf.Bytes())))
+	return answerMemory{buf, p}, nil
 }
 
 // lasting returns the memory that an answer holds after its sandbox has ended. A file holds the

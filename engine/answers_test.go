@@ -135,7 +135,7 @@ func TestHeldAnswers(t *testing.T) {
 // sandbox. No further answer of this sandbox enters the place.
 func TestHeldGrows(t *testing.T) {
 	const memory = 1000
-	f := &function{held: heldAnswers{bytes: 2 * memory}}
+	f := &function{program: program{held: heldAnswers{bytes: 2 * memory}}}
 	f.config.Resources.MemoryBytes = memory
 	a, b, c := f.channelConfig("a", nil), f.channelConfig("b", nil), f.channelConfig("c", nil)
 	hold := func(cfg channel.Config, ino uint64) func() {

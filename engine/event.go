@@ -193,8 +193,8 @@ func (ev *event) judge(err error, before string) error {
 }
 
 // logFailure writes an exception to the log of the function's owner.
-func (f *function) logFailure(sandbox, invocation string, e *FunctionError) {
-	f.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
+func (p *program) logFailure(sandbox, invocation string, e *FunctionError) {
+	p.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
 }
 
 // invocationName returns id in 16 hexadecimal digits.

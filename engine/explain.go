@@ -12,13 +12,13 @@ import (
 
 // crashed returns the error of an event whose sandbox has ended. before completes the sentence
 // "exited before …".
-func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
+func (p *program) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	reason := crashReason(s, before)
 	switch {
 	case s.OOMKilled:
-		reason += ": " + f.config.ExplainMemory()
+		reason += ": " + p.config.ExplainMemory()
 	case s.Signal == int(unix.SIGABRT):
-		if why := f.config.ExplainAbort(); why != "" {
+		if why := p.config.ExplainAbort(); why != "" {
 			reason += ": " + why
 		}
 	}

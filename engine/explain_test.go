@@ -29,7 +29,7 @@ func TestCrashed(t *testing.T) {
 		{"an abort", python, abort, "was killed by SIGABRT before it answered", false},
 		{"an exit", node, sandbox.ExitStatus{Code: 1}, "exited with status 1 before it answered", false},
 	} {
-		said := (&function{config: tt.config}).crashed(tt.status, "it answered").Error()
+		said := (&program{config: tt.config}).crashed(tt.status, "it answered").Error()
 		if !strings.Contains(said, tt.want) || strings.Contains(said, "resources.memory") != tt.limit {
 			t.Errorf("%s: %q", tt.name, said)
 		}

@@ -32,7 +32,7 @@ const (
 // in the background, after the first ordinary start that shows a benefit. Without a server
 // instances start as usual. A nil forker never forks.
 type forker struct {
-	f *function
+	program *program
 
 	mu       sync.Mutex
 	off      string      // why forking is off for good
@@ -44,9 +44,9 @@ type forker struct {
 }
 
 // newForker returns a forker. It is off, with the reason, if the host cannot have fork servers.
-func newForker(f *function) *forker {
-	k := &forker{f: f}
-	if f.host.cfg.ForkPercent < 0 {
+func newForker(p *program) *forker {
+	k := &forker{program: p}
+	if p.host.cfg.ForkPercent < 0 {
 		k.off = "the engine may have no fork servers (fre serve --forks)"
 	} else if err := sandbox.CanFork(); err != nil {
 		k.off = "the host cannot have fork servers: " + err.Error()
@@ -75,7 +75,7 @@ func (k *forker) consider(ready channel.Ready) {
 	if k == nil {
 		return
 	}
-	if !k.f.fresh() && time.Duration(ready.LoadMicros)*time.Microsecond < heavyImport {
+	if !k.program.fresh() && time.Duration(ready.LoadMicros)*time.Microsecond < heavyImport {
 		return
 	}
 	k.mu.Lock()
@@ -84,7 +84,7 @@ func (k *forker) consider(ready channel.Ready) {
 		return
 	}
 	k.starting = true
-	k.f.host.life.Spawn(k.start)
+	k.program.host.life.Spawn(k.start)
 }
 
 // refuse turns forking off for good and writes the reason to the function's log.
@@ -92,17 +92,17 @@ func (k *forker) refuse(why string) {
 	k.mu.Lock()
 	k.off = why
 	k.mu.Unlock()
-	k.f.note(live.LogLine{Level: "info", Text: "instances are not forked: " + why})
+	k.program.note(live.LogLine{Level: "info", Text: "instances are not forked: " + why})
 }
 
 // start starts the fork server and returns after the server's end.
 func (k *forker) start() {
-	f := k.f
-	s := &forkServer{f: f, used: make(chan struct{}, 1)}
-	err := f.host.forks.take(f.config.Resources.MemoryBytes)
+	p := k.program
+	s := &forkServer{forker: k, program: p, used: make(chan struct{}, 1)}
+	err := p.host.forks.take(p.config.Resources.MemoryBytes)
 	if err == nil {
-		defer f.host.forks.give(f.config.Resources.MemoryBytes)
-		ctx, cancel := context.WithTimeoutCause(context.Background(), f.config.Resources.Timeout, ErrTimeout)
+		defer p.host.forks.give(p.config.Resources.MemoryBytes)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), p.config.Resources.Timeout, ErrTimeout)
 		err = s.boot(ctx)
 		cancel()
 	}
@@ -121,7 +121,7 @@ func (k *forker) start() {
 		if unwanted {
 			s.close()
 		}
-		err = s.watch(k)
+		err = s.watch()
 	}
 	k.mu.Lock()
 	if k.server == s {
@@ -133,9 +133,9 @@ func (k *forker) start() {
 	k.mu.Unlock()
 	if err != nil {
 		if !errors.Is(err, errNoRoom) && declined == nil {
-			f.host.metrics.forkServers.WithLabelValues(f.name, f.number()).Inc()
+			p.host.metrics.forkServers.WithLabelValues(p.name, p.number()).Inc()
 		}
-		f.host.log.Debug("fork server ended", "function", f.name, "error", err)
+		p.host.log.Debug("fork server ended", "function", p.name, "error", err)
 	}
 }
 
@@ -155,7 +155,7 @@ func (k *forker) abandon(s *forkServer) {
 	if k.server == s {
 		k.server = nil
 		k.failedLocked(s)
-		k.f.host.metrics.forkServers.WithLabelValues(k.f.name, k.f.number()).Inc()
+		k.program.host.metrics.forkServers.WithLabelValues(k.program.name, k.program.number()).Inc()
 	}
 	k.mu.Unlock()
 	s.close()
@@ -185,32 +185,29 @@ func (k *forker) open() {
 	k.closed = false
 }
 
-// take turns a fork, parked or new, into the instance in. It returns false if no fork is
-// available.
-func (k *forker) take(ctx context.Context, in *instance) bool {
+// take returns a fork, parked or new, or nil if none is available. The caller calls own.
+func (k *forker) take(ctx context.Context) *forked {
 	if k == nil {
-		return false
+		return nil
 	}
 	k.mu.Lock()
 	s := k.server
 	k.mu.Unlock()
 	if s == nil {
-		return false
+		return nil
 	}
 	child, ok := s.pool.TryTake()
 	if !ok {
 		var err error
 		if child, err = s.fork(ctx); err != nil {
-			return false
+			return nil
 		}
 	}
 	select {
 	case s.used <- struct{}{}:
 	default:
 	}
-	in.box, in.conn, in.kind = child.box, child.conn, sandbox.StartForked
-	child.instance.Store(in)
-	return true
+	return child
 }
 
 // budget limits the sum of the memory limits of all fork servers.
@@ -239,11 +236,12 @@ func (b *budget) give(bytes int64) {
 
 // forkServer is a running fork server.
 type forkServer struct {
-	f    *function
-	box  *live.Box
-	conn *channel.Conn
-	pool *pool.Pool[*forked]
-	used chan struct{} // one token: a fork became an instance
+	forker  *forker
+	program *program
+	box     *live.Box
+	conn    *channel.Conn
+	pool    *pool.Pool[*forked]
+	used    chan struct{} // one token: a fork became an instance
 
 	began time.Time // when the server was ready; guarded by the forker
 
@@ -254,21 +252,32 @@ type forkServer struct {
 
 // forked is a fork, parked in the pool or part of an instance.
 type forked struct {
-	box      *live.Box
-	conn     *channel.Conn
-	instance atomic.Pointer[instance]
+	box   *live.Box
+	conn  *channel.Conn
+	owner atomic.Pointer[forkOwner] // nil while parked
+}
+
+// forkOwner answers lists in place of a fork that has become an instance.
+type forkOwner struct {
+	state func() live.State
+	ask   func() error
+}
+
+// own makes the fork part of an instance with this state and this request to end.
+func (c *forked) own(state func() live.State, ask func() error) {
+	c.owner.Store(&forkOwner{state, ask})
 }
 
 func (c *forked) state() live.State {
-	if in := c.instance.Load(); in != nil {
-		return in.currentState()
+	if o := c.owner.Load(); o != nil {
+		return o.state()
 	}
 	return live.StateParked
 }
 
 func (c *forked) ask() error {
-	if in := c.instance.Load(); in != nil {
-		return in.ask()
+	if o := c.owner.Load(); o != nil {
+		return o.ask()
 	}
 	return c.conn.Stop()
 }
@@ -297,8 +306,8 @@ func (e *declinedError) Error() string { return e.why }
 // boot starts the server and waits until the server has imported the handler. On failure
 // boot cleans up.
 func (s *forkServer) boot(ctx context.Context) error {
-	f := s.f
-	spec, err := f.spec(live.NewID())
+	p := s.program
+	spec, err := p.spec(live.NewID())
 	if err != nil {
 		return err
 	}
@@ -307,16 +316,16 @@ func (s *forkServer) boot(ctx context.Context) error {
 		return err
 	}
 	spec.Channel = theirs
-	spec.Env = append(f.environment(), "FRE_FORK=1")
+	spec.Env = append(p.environment(), "FRE_FORK=1")
 	spec.Pin = false // its children would inherit the CPU, and only the first process is released from it
-	ready, most := f.forksReady()
-	spec.Forks = f.config.Instances.Max + most + runtime.NumCPU()
+	ready, most := p.forksReady()
+	spec.Forks = p.config.Instances.Max + most + runtime.NumCPU()
 	// Forks start in the server's cgroup, and the quota of one event must not delay a fork.
 	spec.Limits.Pids += int64(most) + 8
 	spec.Limits.CPUMillis = max(spec.Limits.CPUMillis, 1000)
-	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID), LogPace: f.logs.Drop})
-	s.box = f.newBox(spec.ID, func() live.State { return live.StateParked }, s.conn.Stop)
-	err = f.start(ctx, spec, s.box)
+	s.conn = channel.NewConn(ours, channel.Config{Log: p.channelLog(spec.ID), LogPace: p.logs.Drop})
+	s.box = p.newBox(spec.ID, func() live.State { return live.StateParked }, s.conn.Stop)
+	err = p.start(ctx, spec, s.box)
 	_ = theirs.Close()
 	if err != nil {
 		_ = s.conn.Close()
@@ -336,18 +345,18 @@ func (s *forkServer) boot(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.pool = pool.New(pool.Config[*forked]{
 		Name: "fork", Ready: ready, Max: most, Make: func() (*forked, error) { return s.fork(context.Background()) },
-		Alive: (*forked).alive, Drop: (*forked).drop, Log: f.host.log,
+		Alive: (*forked).alive, Drop: (*forked).drop, Log: p.host.log,
 	})
 	return nil
 }
 
 // forksReady returns how many forks to park: without demand, and after great demand.
-func (f *function) forksReady() (ready, most int) {
+func (p *program) forksReady() (ready, most int) {
 	ready, most = 1, 4
-	if f.fresh() {
+	if p.fresh() {
 		ready, most = 2, 16
 	}
-	return min(ready, f.config.Instances.Max), min(most, f.config.Instances.Max)
+	return min(ready, p.config.Instances.Max), min(most, p.config.Instances.Max)
 }
 
 // errSlowFork is the cause of a fork that took too long.
@@ -368,11 +377,11 @@ func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 		return c, nil
 	case errors.Is(err, sandbox.ErrForks):
 	case errors.Is(context.Cause(ctx), errSlowFork):
-		s.f.host.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
-		s.f.forks.abandon(s)
+		s.program.host.log.DebugContext(ctx, "not forked", "function", s.program.name, "error", err)
+		s.forker.abandon(s)
 	case ctx.Err() != nil: // the event is over
 	default:
-		s.f.host.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
+		s.program.host.log.DebugContext(ctx, "not forked", "function", s.program.name, "error", err)
 		s.box.Kill()
 	}
 	return nil, pool.ErrFull
@@ -386,7 +395,7 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 			s.release()
 		}
 	}()
-	f := s.f
+	p := s.program
 	leave, err := s.box.Sandbox().Fork()
 	if err != nil {
 		return nil, err
@@ -397,19 +406,19 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 		leave.Cancel()
 		return nil, err
 	}
-	sb, err := leave.Adopt(pidfd, sandbox.ForkSpec{ID: id, Limits: live.LimitsOf(f.config.Resources)})
+	sb, err := leave.Adopt(pidfd, sandbox.ForkSpec{ID: id, Limits: live.LimitsOf(p.config.Resources)})
 	if err != nil {
 		_ = ours.Close()
 		return nil, err
 	}
 	c := &forked{}
-	c.box = f.newBox(id, c.state, c.ask)
+	c.box = p.newBox(id, c.state, c.ask)
 	c.box.Ended = func(show func()) {
 		show()
 		s.release()
 	}
-	c.conn = channel.NewConn(ours, f.channelConfig(id, func() *sandbox.Sandbox { return sb }))
-	f.host.boxes.Adopt(c.box, sb)
+	c.conn = channel.NewConn(ours, p.channelConfig(id, func() *sandbox.Sandbox { return sb }))
+	p.host.boxes.Adopt(c.box, sb)
 	kept = true
 	err = c.conn.Go()
 	if err == nil {
@@ -437,11 +446,11 @@ func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_
 	if err := channel.ExpectFork(ours); err != nil {
 		return nil, -1, err
 	}
-	outputs, err := s.f.pipes("stdout", "stderr")
+	outputs, err := s.program.pipes("stdout", "stderr")
 	if err != nil {
 		return nil, -1, err
 	}
-	defer func() { s.f.logs.Settle(s.f.host.life, outputs, id, err) }()
+	defer func() { s.program.logs.Settle(s.program.host.life, outputs, id, err) }()
 	if err := s.conn.Fork(theirs, outputs[0].W, outputs[1].W, leave.Network()); err != nil {
 		return nil, -1, err
 	}
@@ -483,14 +492,15 @@ func (s *forkServer) close() {
 		s.box.Kill()
 	}
 	if first {
-		s.f.host.life.Spawn(s.pool.Close) // drops the parked forks
+		s.program.host.life.Spawn(s.pool.Close) // drops the parked forks
 	}
 }
 
 // watch waits for the server's end and closes an idle server. It returns nil if the server was
 // closed.
-func (s *forkServer) watch(k *forker) error {
-	idle := max(forkIdle, s.f.config.Instances.Idle)
+func (s *forkServer) watch() error {
+	k := s.forker
+	idle := max(forkIdle, s.program.config.Instances.Idle)
 	t := time.NewTimer(idle)
 	defer t.Stop()
 	for running := true; running; {
@@ -513,7 +523,7 @@ func (s *forkServer) watch(k *forker) error {
 	s.pool.Close()
 	_ = s.conn.Close()
 	if !closed {
-		return s.f.crashed(s.box.Sandbox().Status(), "the engine stopped it")
+		return s.program.crashed(s.box.Sandbox().Status(), "the engine stopped it")
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ func (e *Engine) Front(name string) (Front, bool) {
 	return Front{Tenant: d.main.config.Tenant, Access: cfg.Access, CORS: cfg.CORS}, true
 }
 
-func (f *function) front() Front {
-	return Front{Tenant: f.config.Tenant, Access: f.config.Access, CORS: f.config.CORS}
+func (p *program) front() Front {
+	return Front{Tenant: p.config.Tenant, Access: p.config.Access, CORS: p.config.CORS}
 }
 
 // strictest returns the stricter access. From strict to lax: token, the engine's default (""),

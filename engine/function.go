@@ -21,9 +21,9 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// function is one revision of a function: its immutable configuration and its instances. A
-// deployment makes a new revision; the old revision rests, and is retired later.
-type function struct {
+// program is what the sandboxes of one revision run: an image with its configuration, for one user
+// of one tenant. It does not change once its function can be found by name.
+type program struct {
 	host     *host
 	name     string // qualified: NAME.TENANT, or NAME in the tenant "default"
 	plain    string // NAME, the name that the function itself sees
@@ -36,15 +36,25 @@ type function struct {
 
 	temporary bool // see DeployOptions
 	agent     bool // an agent's sandbox: its programs can call no function
+	lends     bool // may get its clients' connections
 
-	opens *sandbox.Opens // records opened files of the root; nil: no trace. Set before publication
+	opens *sandbox.Opens // records opened files of the root; nil: no trace
 
-	user  sandbox.User
-	work  string    // host directory of the tenant's /work
-	dir   string    // working directory of the program; "" for /function
-	logs  *live.Log // set before publication; all revisions of a name share it
-	forks *forker   // nil: the function cannot fork (newRevision)
-	held  heldAnswers
+	user sandbox.User
+	work string    // host directory of the tenant's /work
+	dir  string    // working directory of the program; "" for /function
+	logs *live.Log // all revisions of a name share it
+
+	held    heldAnswers
+	waiting atomic.Int64 // bytes of the engine's buffers with waiting answers
+}
+
+// function is one revision of a function: its program and its instances. A deployment makes a new
+// revision; the old revision rests, and is retired later.
+type function struct {
+	program
+
+	forks *forker // nil: the function cannot fork (newRevision)
 
 	invocations, failures atomic.Uint64
 	warmed, succeeded     prometheus.Observer
@@ -53,13 +63,9 @@ type function struct {
 	furniture    *furniture       // set with interpreters
 
 	tunnels tunnels
+	flows   flows
 	use     *live.Share
-	lends   bool      // may get its clients' connections
 	slots   slotShare // the function's part of the engine's slots
-
-	waiting atomic.Int64 // bytes of the engine's buffers with waiting answers
-
-	flows flows
 
 	mu        sync.Mutex
 	retired   bool
@@ -78,7 +84,7 @@ type function struct {
 }
 
 // ref returns the name of the function's image as users see it.
-func (f *function) ref() string { return f.template + ":" + f.version }
+func (p *program) ref() string { return p.template + ":" + p.version }
 
 // newRevision makes a revision from its record and image. It starts nothing; the caller sets
 // logs. Error: fs.ErrNotExist if the image is missing.
@@ -116,11 +122,13 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		return nil, err
 	}
 	f := &function{
-		host: e.host, name: name, plain: plain, revision: r.Number, template: r.Template, version: r.Version, image: img, config: cfg, deployed: r.Deployed, temporary: spec.Temporary,
-		user: user, work: work,
-		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
+		program: program{
+			host: e.host, name: name, plain: plain, revision: r.Number, template: r.Template, version: r.Version, image: img, config: cfg, deployed: r.Deployed, temporary: spec.Temporary,
+			user: user, work: work,
+			lends: cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, tenant+"/"+plain),
+			held:  heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
+		},
 		instances: make(map[*instance]struct{}),
-		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, tenant+"/"+plain),
 		queue:     admission.NewQueue(e.cfg.Queue),
 		use:       e.tenants.Share(cfg.Tenant),
 	}
@@ -129,13 +137,13 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	}
 	// A fork server would keep old values of secrets.
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace && len(cfg.Secrets) == 0 {
-		f.forks = newForker(f)
+		f.forks = newForker(&f.program)
 	}
 	return f, nil
 }
 
 // number returns the revision's number as text, for metrics and answers.
-func (f *function) number() string { return strconv.Itoa(f.revision) }
+func (p *program) number() string { return strconv.Itoa(p.revision) }
 
 // measure creates the function's usual metric series. The removal of a function by this name
 // drops the series: call measure before the first event, and not during a removal.
@@ -145,14 +153,14 @@ func (f *function) measure() {
 }
 
 // started records a start and how long the event waited for the start.
-func (f *function) started(kind sandbox.StartKind, took time.Duration) {
-	f.host.metrics.start.WithLabelValues(f.name, string(kind), f.number()).Observe(took.Seconds())
+func (p *program) started(kind sandbox.StartKind, took time.Duration) {
+	p.host.metrics.start.WithLabelValues(p.name, string(kind), p.number()).Observe(took.Seconds())
 }
 
 // loopbackOnly reports whether loopback is the function's only network. Forks and parked
 // interpreters have loopback only: the network was joined before the function was known.
-func (f *function) loopbackOnly() bool {
-	return f.config.Network.Mode == template.NetworkNone || f.config.Network.Mode == ""
+func (p *program) loopbackOnly() bool {
+	return p.config.Network.Mode == template.NetworkNone || p.config.Network.Mode == ""
 }
 
 // prepare makes a function ready just before lookups by name find the function.
@@ -163,7 +171,7 @@ func (e *Engine) prepare(f *function) {
 	if !f.loopbackOnly() || f.opens != nil {
 		return
 	}
-	if f.interpreters = e.interpreters.use(f); f.interpreters == nil {
+	if f.interpreters = e.interpreters.use(&f.program); f.interpreters == nil {
 		return
 	}
 	if f.furniture = f.newFurniture(); f.furniture == nil {
@@ -173,55 +181,55 @@ func (e *Engine) prepare(f *function) {
 }
 
 // environment returns the environment for an instance with a channel.
-func (f *function) environment() []string {
-	env := f.config.Env
-	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CALLS=%d", channel.MostCalls), fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+func (p *program) environment() []string {
+	env := p.config.Env
+	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CALLS=%d", channel.MostCalls), fmt.Sprintf("FRE_CONCURRENCY=%d", p.config.Instances.Concurrency))
 }
 
 // note writes a line of the engine or of the handler's logger to the log.
-func (f *function) note(line live.LogLine) {
-	line.Time, line.Stream, line.Revision = time.Now(), "log", f.revision
-	f.logs.Append(line)
+func (p *program) note(line live.LogLine) {
+	line.Time, line.Stream, line.Revision = time.Now(), "log", p.revision
+	p.logs.Append(line)
 }
 
 // channelLog returns a receiver for the log lines of one instance's handler.
-func (f *function) channelLog(sandbox string) func(invocation, level, message string) {
+func (p *program) channelLog(sandbox string) func(invocation, level, message string) {
 	return func(invocation, level, message string) {
-		f.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: level, Text: message})
+		p.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: level, Text: message})
 	}
 }
 
 // spec returns the Spec for an instance's sandbox. Error: a *template.FieldError while the network
 // is unavailable. The network's state may change between starts.
-func (f *function) spec(id string) (sandbox.Spec, error) {
-	if f.isPipeline() {
+func (p *program) spec(id string) (sandbox.Spec, error) {
+	if p.isPipeline() {
 		return sandbox.Spec{}, nil // a pipeline starts no sandbox
 	}
 	spec := sandbox.Spec{
 		ID:       id,
-		Rootfs:   f.host.cfg.Store.Rootfs(f.image.Digest),
-		Args:     f.config.Args,
-		Env:      f.config.Env,
-		Dir:      cmp.Or(f.dir, "/function"),
-		Hostname: f.plain,
-		User:     f.user,
-		Limits:   live.LimitsOf(f.config.Resources),
+		Rootfs:   p.host.cfg.Store.Rootfs(p.image.Digest),
+		Args:     p.config.Args,
+		Env:      p.config.Env,
+		Dir:      cmp.Or(p.dir, "/function"),
+		Hostname: p.plain,
+		User:     p.user,
+		Limits:   live.LimitsOf(p.config.Resources),
 
-		Work: f.work, WorkMapped: f.host.tenants.MapErr == nil,
+		Work: p.work, WorkMapped: p.host.tenants.MapErr == nil,
 
-		Opens:     f.opens,
-		ProcFiles: f.agent,                  // a user of a command line expects these files
-		Repeats:   !f.agent && !f.temporary, // a parked sandbox would hold the private /work after the function's end
+		Opens:     p.opens,
+		ProcFiles: p.agent,                  // a user of a command line expects these files
+		Repeats:   !p.agent && !p.temporary, // a parked sandbox would hold the private /work after the function's end
 		// Pin hides all CPUs but one. A program with a larger limit counts CPUs at its start.
-		Pin: f.config.Resources.CPUMillis <= 1000,
+		Pin: p.config.Resources.CPUMillis <= 1000,
 	}
-	if f.config.Network.LendConnection && !f.lends {
+	if p.config.Network.LendConnection && !p.lends {
 		return spec, &template.FieldError{
 			Field:   "network.lend_connection",
-			Message: fmt.Sprintf("%s/%s may not use lent connections: list the function under network.lend_connections in the engine's configuration (fre serve --config)", f.config.Tenant, f.plain),
+			Message: fmt.Sprintf("%s/%s may not use lent connections: list the function under network.lend_connections in the engine's configuration (fre serve --config)", p.config.Tenant, p.plain),
 		}
 	}
-	return spec, f.host.networks.Set(&spec, f.config.Network)
+	return spec, p.host.networks.Set(&spec, p.config.Network)
 }
 
 // count returns the changing values of the revision for lists.

@@ -126,7 +126,9 @@ func (in *instance) run() {
 // boot cleans up.
 func (in *instance) boot(ctx context.Context) error {
 	f := in.f
-	if f.forks.take(ctx, in) {
+	if child := f.forks.take(ctx); child != nil {
+		in.box, in.conn, in.kind = child.box, child.conn, sandbox.StartForked
+		child.own(in.currentState, in.ask)
 		return nil
 	}
 	secrets, err := f.secrets()
@@ -186,12 +188,12 @@ func (in *instance) bootSandbox(ctx context.Context, secrets []sandbox.Secret) e
 }
 
 // start starts a sandbox and connects its output to the function's log.
-func (f *function) start(ctx context.Context, spec sandbox.Spec, b *live.Box) error {
+func (p *program) start(ctx context.Context, spec sandbox.Spec, b *live.Box) error {
 	streams := []string{"stderr", "stdout"}
 	if spec.Stdout != nil {
 		streams = streams[:1]
 	}
-	outputs, err := f.pipes(streams...)
+	outputs, err := p.pipes(streams...)
 	if err != nil {
 		return err
 	}
@@ -199,8 +201,8 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, b *live.Box) er
 	if spec.Stdout == nil {
 		spec.Stdout = outputs[1].W
 	}
-	err = f.host.boxes.Start(ctx, b, spec)
-	f.logs.Settle(f.host.life, outputs, spec.ID, err)
+	err = p.host.boxes.Start(ctx, b, spec)
+	p.logs.Settle(p.host.life, outputs, spec.ID, err)
 	return err
 }
 
@@ -213,10 +215,10 @@ func (in *instance) newBox(id string) *live.Box {
 }
 
 // newBox describes a sandbox of the function to lists. ask is as in box.
-func (f *function) newBox(id string, state func() live.State, ask func() error) *live.Box {
+func (p *program) newBox(id string, state func() live.State, ask func() error) *live.Box {
 	return &live.Box{
-		ID: id, Function: f.name, Revision: f.revision, Image: f.ref(), Digest: f.image.Digest, Limits: live.LimitsOf(f.config.Resources),
-		Tenant: f.config.Tenant, Command: f.config.Args, State: state, Ask: ask,
+		ID: id, Function: p.name, Revision: p.revision, Image: p.ref(), Digest: p.image.Digest, Limits: live.LimitsOf(p.config.Resources),
+		Tenant: p.config.Tenant, Command: p.config.Args, State: state, Ask: ask,
 	}
 }
 

@@ -103,28 +103,28 @@ func newInterpreters(h *host, cfg InterpreterConfig) *interpreters {
 	return &interpreters{host: h, cfg: cfg, pools: map[string]*interpreterPool{}}
 }
 
-// use returns the pool for a function's instances, or nil if the function cannot use parked
-// interpreters. The function calls leave when it is retired.
-func (s *interpreters) use(f *function) *interpreterPool {
-	key := image.ParkedKey(f.image, &f.config)
-	if s.cfg.Off || s.host.tenants.MapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
+// use returns the pool for the instances of a function, or nil if its program cannot run in a parked
+// interpreter. The function calls leave when it is retired.
+func (s *interpreters) use(p *program) *interpreterPool {
+	key := image.ParkedKey(p.image, &p.config)
+	if s.cfg.Off || s.host.tenants.MapErr != nil || key == "" || p.config.Protocol != image.ProtocolChannel {
 		return nil
 	}
 	// The engine enters the sandbox of a parked interpreter, so only the Builder's own files may
 	// run in it.
-	if f.image.Foreign {
+	if p.image.Foreign {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.pools[key]
-	if p == nil {
-		p = &interpreterPool{all: s, key: key, image: f.image, config: f.config}
-		s.pools[key] = p
-		s.host.life.Spawn(p.open)
+	waiting := s.pools[key]
+	if waiting == nil {
+		waiting = &interpreterPool{all: s, key: key, image: p.image, config: p.config}
+		s.pools[key] = waiting
+		s.host.life.Spawn(waiting.open)
 	}
-	p.users++
-	return p
+	waiting.users++
+	return waiting
 }
 
 // open makes the root and starts to park interpreters.
@@ -373,11 +373,11 @@ func (pi *interpreter) lastWords() string {
 	return ": " + string(words)
 }
 
-// take returns a parked interpreter with enough room for f, or nil.
-func (p *interpreterPool) take(f *function) *interpreter {
+// take returns a parked interpreter for a sandbox with this memory limit in bytes, or nil.
+func (p *interpreterPool) take(memoryBytes int64) *interpreter {
 	// The interpreter's memory must leave a fifth of the function's limit free: else the kernel
 	// would reclaim pages while the event waits.
-	if f.config.Resources.MemoryBytes < p.charged.Load()/4*5 {
+	if memoryBytes < p.charged.Load()/4*5 {
 		return nil
 	}
 	return p.lease()
@@ -413,17 +413,17 @@ type furniture struct {
 }
 
 // newFurniture returns nil if the function's environment is too long for LOAD.
-func (f *function) newFurniture() *furniture {
-	out := &furniture{load: channel.Load{Handler: f.config.Handler, Dir: "/function", Env: map[string]string{}}}
-	for _, v := range f.environment() { // the last of equal names counts, as in Python and Node
+func (p *program) newFurniture() *furniture {
+	out := &furniture{load: channel.Load{Handler: p.config.Handler, Dir: "/function", Env: map[string]string{}}}
+	for _, v := range p.environment() { // the last of equal names counts, as in Python and Node
 		name, value, _ := strings.Cut(v, "=")
 		out.load.Env[name] = value
 	}
 	if text, err := json.Marshal(out.load); err != nil || len(text) > channel.MaxMeta {
 		return nil
 	}
-	rootfs := f.host.cfg.Store.Rootfs(f.image.Digest)
-	for _, target := range f.config.Parked.Mounts {
+	rootfs := p.host.cfg.Store.Rootfs(p.image.Digest)
+	for _, target := range p.config.Parked.Mounts {
 		source := filepath.Join(rootfs, target)
 		if _, err := os.Lstat(source); err == nil { // a function without packages may lack the directory
 			out.mount = append(out.mount, sandbox.Mount{Source: source, Target: target})
@@ -439,7 +439,7 @@ func (in *instance) bootInterpreter(ctx context.Context, secrets []sandbox.Secre
 	if f.interpreters == nil {
 		return false, nil
 	}
-	for pi := f.interpreters.take(f); pi != nil; pi = f.interpreters.take(f) {
+	for pi := f.interpreters.take(f.config.Resources.MemoryBytes); pi != nil; pi = f.interpreters.take(f.config.Resources.MemoryBytes) {
 		err := pi.sb.Furnish(sandbox.Furnishing{
 			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.plain, Limits: live.LimitsOf(f.config.Resources),
 		})

@@ -278,6 +278,6 @@ func (f *function) endEvent(in *instance, kept time.Duration) {
 	}
 }
 
-func (f *function) fresh() bool {
-	return f.config.Instances.Isolation == template.IsolationEvent
+func (p *program) fresh() bool {
+	return p.config.Instances.Isolation == template.IsolationEvent
 }

@@ -27,6 +27,6 @@ func (e *Engine) Logs(ctx context.Context, name string, o live.LogOptions, emit 
 }
 
 // pipes makes the outputs of one of the function's sandboxes.
-func (f *function) pipes(streams ...string) ([]live.Output, error) {
-	return f.logs.Pipes(f.revision, streams...)
+func (p *program) pipes(streams ...string) ([]live.Output, error) {
+	return p.logs.Pipes(p.revision, streams...)
 }

@@ -36,7 +36,7 @@ func (e *StepError) Unwrap() error {
 }
 
 // isPipeline reports whether the function is only a sequence of functions.
-func (f *function) isPipeline() bool { return f.config.Protocol == image.ProtocolPipeline }
+func (p *program) isPipeline() bool { return p.config.Protocol == image.ProtocolPipeline }
 
 // pipeline has the function's steps handle the event. The event takes an engine slot, which the
 // first step uses, and no instance.

@@ -141,7 +141,7 @@ func TestPipelineFails(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	for _, refused := range []error{ErrOverloaded, ErrEngineOverloaded, ErrDegraded, ErrClosed, &live.QuotaError{}, &UnknownError{}} {
-		ev := &event{f: &function{logs: r.logsOf("p")}, ctx: limited{Context: t.Context()}}
+		ev := &event{f: &function{program: program{logs: r.logsOf("p")}}, ctx: limited{Context: t.Context()}}
 		first, second := ev.stepFailed(0, refused), ev.stepFailed(1, refused)
 		missing := errors.Is(refused, os.ErrNotExist)
 		if !missing && !errors.Is(first, refused) || failure.Of(second) != failure.Of(first) || errors.Is(second, refused) || missing && failure.Of(first) != "step_missing" {

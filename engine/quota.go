@@ -11,9 +11,9 @@ import (
 )
 
 // bounded reports whether a quota bounds the function's instances.
-func (f *function) bounded() bool {
-	q := f.host.tenants.Quotas(f.config.Tenant)
-	return !f.temporary && (q.Instances > 0 || q.MemoryBytes > 0 || q.CPUMillis > 0)
+func (p *program) bounded() bool {
+	q := p.host.tenants.Quotas(p.config.Tenant)
+	return !p.temporary && (q.Instances > 0 || q.MemoryBytes > 0 || q.CPUMillis > 0)
 }
 
 // reserveLocked counts one more instance against the tenant's quotas, or returns a *QuotaError.
@@ -71,10 +71,10 @@ func (e *SecretError) Next() string {
 
 // secrets reads the secrets of the template for a sandbox that starts now. The caller wipes the
 // values. An updated secret reaches all sandboxes that start later.
-func (f *function) secrets() ([]sandbox.Secret, error) {
+func (p *program) secrets() ([]sandbox.Secret, error) {
 	var out []sandbox.Secret
-	for _, name := range f.config.Secrets {
-		value, err := f.secret(name)
+	for _, name := range p.config.Secrets {
+		value, err := p.secret(name)
 		if err != nil {
 			wipe(out)
 			return nil, err
@@ -85,21 +85,21 @@ func (f *function) secrets() ([]sandbox.Secret, error) {
 }
 
 // secret returns a secret of the tenant, or a *[SecretError].
-func (f *function) secret(name string) (value []byte, err error) {
+func (p *program) secret(name string) (value []byte, err error) {
 	err = fs.ErrNotExist
-	if f.host.cfg.Secrets != nil {
-		value, err = f.host.cfg.Secrets(f.config.Tenant, name)
+	if p.host.cfg.Secrets != nil {
+		value, err = p.host.cfg.Secrets(p.config.Tenant, name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = &SecretError{f.config.Tenant, name}
+		err = &SecretError{p.config.Tenant, name}
 	}
 	return value, err
 }
 
 // checkSecrets returns an error for the first missing secret of the function or its triggers.
-func (f *function) checkSecrets() error {
-	for _, name := range f.config.SecretNames() {
-		value, err := f.secret(name)
+func (p *program) checkSecrets() error {
+	for _, name := range p.config.SecretNames() {
+		value, err := p.secret(name)
 		if err != nil {
 			return err
 		}

@@ -151,7 +151,7 @@ func TestCheckSecrets(t *testing.T) {
 		{"of a webhook", "acme", "hook", nil, template.Trigger{Webhook: &template.Webhook{Secret: "hook"}}},
 		{"of CloudEvents", "acme", "token", nil, template.Trigger{CloudEvents: &template.CloudEvents{Token: "token"}}},
 	} {
-		f := &function{host: h, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []template.Trigger{c.trigger}}}
+		f := &program{host: h, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []template.Trigger{c.trigger}}}
 		err := f.checkSecrets()
 		var missing *SecretError
 		if c.missing == "" && err != nil || c.missing != "" && (!errors.As(err, &missing) || *missing != SecretError{c.tenant, c.missing}) {

@@ -197,7 +197,7 @@ func (f *function) crowded() bool {
 }
 
 // capacity returns how many events the function may run at once.
-func (f *function) capacity() int { return f.config.Instances.Max * f.config.Instances.Concurrency }
+func (p *program) capacity() int { return p.config.Instances.Max * p.config.Instances.Concurrency }
 
 // enter waits until fewer than half of the function's slots serve flowing bodies.
 func (s *flows) enter(ctx context.Context, f *function) error {

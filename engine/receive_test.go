@@ -96,7 +96,7 @@ func TestSlowFlow(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &function{host: &host{}}
+				f := &function{program: program{host: &host{}}}
 				f.config.Instances.Max, f.config.Instances.Concurrency = tt.most, 1
 				for range tt.waiters {
 					f.waiters.Push(time.Now())

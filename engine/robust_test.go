@@ -342,7 +342,7 @@ func TestLogFramesPace(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			f := &function{logs: l}
+			f := &function{program: program{logs: l}}
 			cfg := f.channelConfig("s", nil)
 			const seconds = 3
 			text := strings.Repeat("x", size)

@@ -371,8 +371,8 @@ func (e *Engine) revive(name string, number int) (*function, error) {
 // restMost bounds the rest of a revision without events.
 const restMost = 5 * time.Minute
 
-func (f *function) restFor() time.Duration {
-	return min(max(f.config.Instances.Idle, time.Second), restMost)
+func (p *program) restFor() time.Duration {
+	return min(max(p.config.Instances.Idle, time.Second), restMost)
 }
 
 // rest keeps a revision alive after its traffic has gone elsewhere. Its instances still handle

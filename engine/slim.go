@@ -40,12 +40,12 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 
 // opened returns the paths opened by the function and by a parked interpreter for the function. A
 // traced function has not started from a parked interpreter.
-func (f *function) opened(ctx context.Context) ([]string, error) {
-	if f.config.Parked != nil {
+func (p *program) opened(ctx context.Context) ([]string, error) {
+	if p.config.Parked != nil {
 		ctx, cancel := context.WithTimeout(ctx, parkWithin)
 		defer cancel()
-		pi, err := f.host.startInterpreter(ctx, sandbox.Spec{
-			Rootfs: f.host.cfg.Store.Rootfs(f.image.Digest), Args: f.config.Parked.Args, Env: f.config.Parked.Env, Opens: f.opens,
+		pi, err := p.host.startInterpreter(ctx, sandbox.Spec{
+			Rootfs: p.host.cfg.Store.Rootfs(p.image.Digest), Args: p.config.Parked.Args, Env: p.config.Parked.Env, Opens: p.opens,
 		})
 		if err != nil {
 			return nil, err
@@ -60,13 +60,13 @@ func (f *function) opened(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("interpreter did not park: %w%s", err, words)
 		}
 	}
-	return f.opens.Paths()
+	return p.opens.Paths()
 }
 
 // endTrace stops the trace of the function.
-func (f *function) endTrace() error {
-	if f.opens == nil {
+func (p *program) endTrace() error {
+	if p.opens == nil {
 		return nil
 	}
-	return f.opens.Close()
+	return p.opens.Close()
 }
