@@ -160,20 +160,20 @@ func TestEventInHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := &queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}
+	q := queueKey{m.Tenant, m.Priority, m.Function}
 	var first sync.WaitGroup
 	one := &delivery{msg: queued}
-	first.Go(func() { s.handle(q, one, false) })
+	first.Go(func() { s.runner.handle(q, one, time.Minute, false) })
 	<-begun
 	again := &delivery{msg: queued}
-	s.handle(q, again, false)
+	s.runner.handle(q, again, time.Minute, false)
 	if again.acked.Load() {
 		t.Error("the message is acknowledged before its event has ended")
 	}
 	close(goOn)
 	first.Wait()
 	last := &delivery{msg: queued}
-	s.handle(q, last, false)
+	s.runner.handle(q, last, time.Minute, false)
 	if len(begun) > 0 || !one.acked.Load() || !last.acked.Load() {
 		t.Errorf("%d more attempts, acknowledged %v and %v; want none, and both", len(begun), one.acked.Load(), last.acked.Load())
 	}
@@ -205,7 +205,8 @@ func TestCallbackEndsEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if v := s.sendOne(http.DefaultClient, d, meta, key, order); v.again || !d.acked.Load() {
+	c := &sender{senders: s.senders, client: http.DefaultClient}
+	if v := c.try(d, meta, key, order); v.again || !d.acked.Load() {
 		t.Errorf("a callback that ended the engine %d times: %+v, acknowledged %v; want it given up", callbackTries, v, d.acked.Load())
 	}
 }

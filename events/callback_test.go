@@ -253,7 +253,7 @@ func TestCallbackAfterCrash(t *testing.T) {
 		clear(s.deliveries.hands.ended)
 		s.deliveries.hands.mu.Unlock()
 		d := &delivery{msg: queued}
-		s.handle(&queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}, d, false)
+		s.runner.handle(queueKey{m.Tenant, m.Priority, m.Function}, d, time.Minute, false)
 		if end := <-ended; end.ID != id || end.State != StateDone || end.Status != 201 || end.Attempts != 1 || !d.acked.Load() {
 			t.Errorf("the event ends as %+v, acknowledged %v; want it as its result says", end, d.acked.Load())
 		}

@@ -29,7 +29,7 @@ type committer struct {
 	js       jetstream.JetStream
 	nc       *nats.Conn
 	patience time.Duration
-	tasks    *sync.WaitGroup
+	tasks    *tasks
 
 	mu      sync.Mutex
 	waiting []*write
@@ -53,7 +53,7 @@ func (c *committer) put(msg *nats.Msg) (seq uint64, duplicate bool, err error) {
 	c.waiting = append(c.waiting, w)
 	if !c.running {
 		c.running = true
-		c.tasks.Go(c.run)
+		c.tasks.fork(c.run)
 	}
 	c.mu.Unlock()
 	<-w.done

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/template"
 )
 
 // Engine is the part of *engine.Engine that the package needs.
@@ -69,8 +72,41 @@ type Config struct {
 	making *sync.Mutex // see Service; nodes of one test share it, as their server is in the process
 }
 
+func (c *Config) setDefaults() {
+	c.StoreBytes = cmp.Or(c.StoreBytes, DefaultStoreBytes)
+	c.MinFreeBytes = cmp.Or(c.MinFreeBytes, 64<<20)
+	c.MaxEvent = cmp.Or(c.MaxEvent, 64<<20)
+	c.MaxQueue = cmp.Or(c.MaxQueue, 100_000)
+	c.QueueBytes = cmp.Or(c.QueueBytes, DefaultQueueBytes)
+	c.BodyBytes = cmp.Or(c.BodyBytes, 4<<30)
+	c.MaxResults = cmp.Or(c.MaxResults, 100_000)
+	c.Concurrency = cmp.Or(c.Concurrency, 32*runtime.GOMAXPROCS(0))
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.KeepDead = cmp.Or(c.KeepDead, 7*24*time.Hour)
+	c.Patience = cmp.Or(c.Patience, 10*time.Second)
+}
+
 // external reports whether other nodes may share the server.
 func (c *Config) external() bool { return c.URL != "" }
+
+// elsewhere reports whether another node has a function that Engine does not have.
+func (c *Config) elsewhere(function string) bool {
+	if c.Elsewhere == nil {
+		return false
+	}
+	_, err := c.Engine.Function(function)
+	return err != nil && c.Elsewhere(function)
+}
+
+// settings returns the settings for events, and the time limit, of the function's current
+// deployment.
+func (c *Config) settings(function string) (template.Events, time.Duration, error) {
+	f, err := c.Engine.Function(function)
+	if err != nil {
+		return template.Events{}, 0, err
+	}
+	return f.Config.EventSettings(), f.Config.Resources.Timeout, nil
+}
 
 // Callbacks says where results may be sent. The zero value forbids callbacks.
 type Callbacks struct {

@@ -118,7 +118,7 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 				return nil, err
 			}
 			e.Size = m.Size
-			return s.details(e, m), nil
+			return newDetails(e, m, s.bodies), nil
 		}
 		if !errors.Is(err, jetstream.ErrMsgNotFound) { // otherwise the event has ended meanwhile
 			return nil, fault(err)
@@ -128,17 +128,17 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := s.details(m.Entry, m)
+	d := newDetails(m.Entry, m, s.bodies)
 	if m.State == StateDone {
 		d.Header, d.ResultHeader, d.Result = nil, m.request.Headers, true
 	}
 	return d, nil
 }
 
-func (s *Service) details(e Entry, m *message) *Details {
+func newDetails(e Entry, m *message, b *bodies) *Details {
 	return &Details{
 		Entry: e, Method: m.request.Method, Path: m.request.Path, Query: m.request.Query, Header: m.request.Headers, Callback: m.callback,
-		body: m.body, file: m.file, bodies: s.bodies,
+		body: m.body, file: m.file, bodies: b,
 	}
 }
 
@@ -169,7 +169,7 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 	if err := s.begin(m.Tenant); err != nil {
 		return err
 	}
-	defer s.tasks.Done()
+	defer s.tasks.done()
 	if err := s.streams.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil { // the result, which says that the event is dead
 		return err
 	}
@@ -196,7 +196,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	if err := s.begin(m.Tenant); err != nil {
 		return err
 	}
-	defer s.tasks.Done()
+	defer s.tasks.done()
 	letter := *m
 	m.State, m.Status, m.Attempts, m.Error = StateQueued, 0, 0, ""
 	out, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
@@ -217,7 +217,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 		return err
 	}
 	s.index.written(id, seq, m.Size)
-	s.queue(m.Entry)
+	s.queues.start(m.Entry)
 	if err := s.streams.discard(ctx, &letter); err != nil {
 		return fmt.Errorf("replayed, but the dead letter stays: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/template"
 )
 
 // Headers of messages. The body is the message's data, or a file below [Config.Dir].
@@ -158,6 +159,29 @@ func token(function, tenant string) string {
 
 func queueSubject(tenant string, p Priority, function string) string {
 	return "fre.events." + tenant + "." + string(p) + "." + token(function, tenant)
+}
+
+// queueKey identifies a consumer: the waiting events of one function at one priority.
+type queueKey struct {
+	tenant   string
+	priority Priority
+	function string // qualified name
+}
+
+func (k queueKey) subject() string { return queueSubject(k.tenant, k.priority, k.function) }
+
+// keyOf returns tenant, priority and function from the subject of a queue.
+func keyOf(subject string) (Entry, bool) {
+	parts := strings.Split(subject, ".")
+	if len(parts) != 5 || weights[Priority(parts[3])] == 0 {
+		return Entry{}, false
+	}
+	return Entry{Tenant: parts[2], Priority: Priority(parts[3]), Function: functionOf(parts[2], parts[4])}, true
+}
+
+// functionOf returns the qualified name of the function that a token in a tenant's subjects means.
+func functionOf(tenant, token string) string {
+	return template.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
 }
 
 // endSubject returns the subject of an event's result, dead letter or order. A tenant or function

@@ -15,7 +15,7 @@ type metrics struct {
 	callbacks *prometheus.CounterVec
 }
 
-func newMetrics(s *Service, to prometheus.Registerer) *metrics {
+func newMetrics(to prometheus.Registerer, x *index, b *bodies) *metrics {
 	m := &metrics{
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_published_total", Help: "Published events, by outcome: accepted, duplicate, refused."}, []string{"outcome"}),
 		took:      prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fre_events_publish_seconds", Help: "From an event's arrival until the write to disk.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 14)}),
@@ -25,8 +25,8 @@ func newMetrics(s *Service, to prometheus.Registerer) *metrics {
 	}
 	if to != nil {
 		to.MustRegister(m.published, m.took, m.waited, m.attempts, m.callbacks,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_pending", Help: "Unfinished events."}, func() float64 { return float64(s.index.size()) }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_body_bytes", Help: "Bytes of large bodies on disk."}, func() float64 { return float64(s.bodies.used.Load()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_pending", Help: "Unfinished events."}, func() float64 { return float64(x.size()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_body_bytes", Help: "Bytes of large bodies on disk."}, func() float64 { return float64(b.used.Load()) }),
 		)
 	}
 	return m

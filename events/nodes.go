@@ -48,7 +48,7 @@ func (s *Service) hear(b []byte) {
 			return
 		}
 		if s.index.heard(e) && s.live.Err() == nil {
-			s.queue(e)
+			s.queues.start(e)
 		}
 	}
 }
@@ -87,39 +87,3 @@ func (s *Service) reconcile(ctx context.Context, now time.Time) error {
 	}
 	return nil
 }
-
-// elsewhere reports whether another node has a function that this engine does not have.
-func (s *Service) elsewhere(function string) bool {
-	if s.cfg.Elsewhere == nil {
-		return false
-	}
-	_, err := s.cfg.Engine.Function(function)
-	return err != nil && s.cfg.Elsewhere(function)
-}
-
-// whileRoom returns a context that ends when the engine has no more room for the function, at the
-// latest after most. A waiting request for an event is cancelled with the context.
-func (q *queue) whileRoom(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	if q.s.embedded != nil { // no other node could take the event
-		return ctx, cancel
-	}
-	q.s.tasks.Go(func() {
-		tick := time.NewTicker(lookForRoom)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if q.s.cfg.Engine.Room(q.key.function) <= 0 {
-					cancel()
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return ctx, cancel
-}
-
-// lookForRoom is how often a node that waits for an event checks whether the engine has room.
-const lookForRoom = 50 * time.Millisecond

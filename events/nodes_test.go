@@ -114,9 +114,9 @@ func TestNodes(t *testing.T) {
 			engines[name].setRoom(0)
 			until(t, name+" has seen that it is full", func() bool {
 				s := services[name]
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return len(s.queues) == 0 || engines[name].saidFull()
+				s.queues.mu.Lock()
+				defer s.queues.mu.Unlock()
+				return len(s.queues.running) == 0 || engines[name].saidFull()
 			})
 		}
 		until(t, "no node waits for events", func() bool { return consumerOf(t, b).NumWaiting == 0 })

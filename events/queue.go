@@ -3,28 +3,17 @@ package events
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/fre-engine/fre/template"
 )
-
-// queueKey identifies a consumer: the waiting events of one function at one priority.
-type queueKey struct {
-	tenant   string
-	priority Priority
-	function string // qualified name
-}
-
-func (k queueKey) subject() string { return queueSubject(k.tenant, k.priority, k.function) }
 
 // queue pulls the events of one key, as long as events arrive.
 type queue struct {
-	s    *Service
+	*queues // the parts that all queues share
+
 	key  queueKey
 	cons jetstream.Consumer
 	wait time.Duration // AckWait of cons
@@ -53,18 +42,58 @@ const (
 	retryStream = time.Second
 )
 
-// queue makes sure that the queue of e's function and priority runs.
-func (s *Service) queue(e Entry) {
+// queues has a queue for each key with events.
+type queues struct {
+	cfg     *Config
+	live    context.Context // until Close
+	tasks   *tasks
+	streams *streams
+	index   *index
+	turns   *turns
+	runner  *runner
+
+	mu       sync.Mutex
+	running  map[queueKey]*queue
+	removing map[string]int // by tenant: calls of RemoveTenant under way; no queue starts
+}
+
+// start makes sure that the queue of e's function and priority runs.
+func (a *queues) start(e Entry) {
 	key := queueKey{e.Tenant, e.Priority, e.Function}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.queues[key] != nil || s.removing[key.tenant] > 0 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running[key] != nil || a.removing[key.tenant] > 0 {
 		return
 	}
-	q := &queue{s: s, key: key, landed: make(chan struct{}, s.cfg.Concurrency+1), ended: make(chan struct{})}
-	q.live, q.end = context.WithCancel(s.live)
-	s.queues[key] = q
-	s.tasks.Go(q.run)
+	q := &queue{queues: a, key: key, landed: make(chan struct{}, a.cfg.Concurrency+1), ended: make(chan struct{})}
+	q.live, q.end = context.WithCancel(a.live)
+	if !a.tasks.start(q.run) {
+		q.end()
+		return
+	}
+	a.running[key] = q
+}
+
+// beginRemoval keeps a tenant's queues from starting until endRemoval, and returns the queues that
+// run.
+func (a *queues) beginRemoval(tenant string) (run []*queue) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.removing[tenant]++
+	for key, q := range a.running {
+		if key.tenant == tenant {
+			run = append(run, q)
+		}
+	}
+	return run
+}
+
+func (a *queues) endRemoval(tenant string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.removing[tenant]--; a.removing[tenant] == 0 {
+		delete(a.removing, tenant)
+	}
 }
 
 // run pulls events until none has arrived for idleQueue.
@@ -76,7 +105,7 @@ func (q *queue) run() {
 	for ctx.Err() == nil {
 		q.count()
 		if q.cons == nil {
-			if q.s.elsewhere(q.key.function) { // this node does not know the time limit, which the consumer needs
+			if q.cfg.elsewhere(q.key.function) { // this node does not know the time limit, which the consumer needs
 				if q.flying == 0 && q.leave() {
 					return
 				}
@@ -87,7 +116,7 @@ func (q *queue) run() {
 				if errors.Is(err, jetstream.ErrStreamNotFound) && q.flying == 0 && q.leave() { // the stream was deleted with its tenant
 					return
 				}
-				q.s.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
+				q.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
 				if !sleep(ctx, retryStream) {
 					break
 				}
@@ -99,7 +128,7 @@ func (q *queue) run() {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			q.s.cfg.Log.Debug("events: pull", "function", q.key.function, "error", err)
+			q.cfg.Log.Debug("events: pull", "function", q.key.function, "error", err)
 			q.cons = nil
 			sleep(ctx, gather)
 		case n > 0:
@@ -112,33 +141,33 @@ func (q *queue) run() {
 		<-q.landed
 		q.flying--
 	}
-	q.s.mu.Lock()
-	delete(q.s.queues, q.key)
-	q.s.mu.Unlock()
+	q.mu.Lock()
+	delete(q.running, q.key)
+	q.mu.Unlock()
 }
 
 // leave ends the queue and returns true, unless an event was published meanwhile.
 func (q *queue) leave() bool {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	if len(q.s.index.all(func(e *Entry) bool { return q.key == queueKey{e.Tenant, e.Priority, e.Function} })) > 0 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.index.all(func(e *Entry) bool { return q.key == queueKey{e.Tenant, e.Priority, e.Function} })) > 0 {
 		return false
 	}
-	delete(q.s.queues, q.key)
+	delete(q.running, q.key)
 	return true
 }
 
 // consumer finds or makes the durable consumer.
 func (q *queue) consumer(ctx context.Context) error {
-	_, timeout, err := q.s.settings(q.key.function)
+	_, timeout, err := q.cfg.settings(q.key.function)
 	if err != nil {
 		timeout = 0 // try meets the same error for each event
 	}
-	if _, err := q.s.streams.ensure(ctx, kindQueue, q.key.tenant, q.s.js.UpdateStream); err != nil {
+	if _, err := q.streams.ensure(ctx, kindQueue, q.key.tenant, q.streams.js.UpdateStream); err != nil {
 		return err
 	}
 	q.wait = ackWait(timeout)
-	q.cons, err = q.s.streams.consumer(ctx, kindQueue.of(q.key.tenant), jetstream.ConsumerConfig{
+	q.cons, err = q.streams.consumer(ctx, kindQueue.of(q.key.tenant), jetstream.ConsumerConfig{
 		Durable: token(q.key.function, q.key.tenant) + "-" + string(q.key.priority), FilterSubject: q.key.subject(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.wait, MaxDeliver: -1, MaxAckPending: -1, MaxWaiting: 512,
 		InactiveThreshold: 24 * time.Hour,
@@ -163,12 +192,12 @@ func (q *queue) pull(ctx context.Context) (int, error) {
 		sleep(ctx, retryStream)
 		return 0, nil
 	}
-	turns, err := q.s.turns.acquire(ctx, q.key.priority, most)
+	turns, err := q.turns.acquire(ctx, q.key.priority, most)
 	if err != nil {
 		return 0, nil //nolint:nilerr // the service is closed
 	}
 	n, err := q.fetch(ctx, turns, 0)
-	q.s.turns.release(turns - n)
+	q.turns.release(turns - n)
 	if n > 0 || err != nil {
 		return n, err
 	}
@@ -194,9 +223,9 @@ func (q *queue) count() {
 func (q *queue) room(ctx context.Context) (int, error) {
 	var gathered bool
 	for {
-		free := min(q.s.cfg.Engine.Room(q.key.function), q.s.cfg.Concurrency-q.flying)
-		if _, err := q.s.cfg.Engine.Function(q.key.function); err != nil {
-			if free = 1; q.s.elsewhere(q.key.function) { // if the function is gone: one event, which becomes a dead letter
+		free := min(q.cfg.Engine.Room(q.key.function), q.cfg.Concurrency-q.flying)
+		if _, err := q.cfg.Engine.Function(q.key.function); err != nil {
+			if free = 1; q.cfg.elsewhere(q.key.function) { // if the function is gone: one event, which becomes a dead letter
 				return 0, nil
 			}
 		}
@@ -239,12 +268,12 @@ func (q *queue) fetch(ctx context.Context, n int, wait time.Duration) (int, erro
 	if err != nil {
 		return 0, err
 	}
-	got := 0
+	got, every := 0, q.keepEvery()
 	for msg := range batch.Messages() {
 		got++
 		q.flying++
-		q.s.tasks.Go(func() {
-			q.s.handle(q, msg, wait == 0)
+		q.tasks.fork(func() {
+			q.runner.handle(q.key, msg, every, wait == 0)
 			q.landed <- struct{}{}
 		})
 	}
@@ -267,171 +296,38 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// scan finds events in streams that this process did not publish: at first events left by an
-// earlier engine, later events from other publishers.
-func (s *Service) scan() {
-	first, rounds := true, 0
-	tick := time.NewTicker(scanEvery)
-	defer tick.Stop()
-	for {
-		if s.nc.Status() == nats.CONNECTED {
-			if s.again.Swap(false) && !first {
-				first = true
-				s.index.findAgain()
+// keepEvery returns the interval for keepDelivered. In a cluster, another node with a later revision of the
+// function may have set the consumer's AckWait to the minimum.
+func (q *queue) keepEvery() time.Duration {
+	if q.cfg.external() {
+		return ackWait(0) / 3
+	}
+	return q.wait / 3
+}
+
+// whileRoom returns a context that ends when the engine has no more room for the function, at the
+// latest after most. A waiting request for an event is cancelled with the context.
+func (q *queue) whileRoom(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	if !q.cfg.external() { // no other node could take the event
+		return ctx, cancel
+	}
+	q.tasks.fork(func() {
+		tick := time.NewTicker(lookForRoom)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if q.cfg.Engine.Room(q.key.function) <= 0 {
+					cancel()
+				}
+			case <-ctx.Done():
+				return
 			}
-			limit := s.cfg.Patience
-			if first {
-				limit = 10 * time.Minute // enough to read a whole queue
-			}
-			ctx, cancel := context.WithTimeout(s.live, limit)
-			err := s.scanStreams(ctx, first)
-			if err == nil {
-				err = s.reconcile(ctx, time.Now())
-			}
-			if rounds++; rounds%sweepEvery == 0 {
-				s.sweepBodies()
-			}
-			cancel()
-			if err != nil && s.live.Err() == nil {
-				s.cfg.Log.Debug("events: look through streams", "error", err)
-			}
-			first = first && err != nil
 		}
-		select {
-		case <-tick.C:
-		case <-s.live.Done():
-			return
-		}
-	}
+	})
+	return ctx, cancel
 }
 
-func (s *Service) scanStreams(ctx context.Context, whole bool) error {
-	names := s.js.StreamNames(ctx)
-	shared := false
-	queued := map[attemptKey]bool{}
-	for name := range names.Name() {
-		k, tenant, ours := kindOf(name)
-		if !ours {
-			continue
-		}
-		shared = shared || tenant == ""
-		if err := s.scanStream(ctx, k, tenant, name, whole, queued); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return err // otherwise the stream was deleted meanwhile
-		}
-	}
-	if err := names.Err(); err != nil {
-		return err
-	}
-	s.streams.shared.Store(shared)
-	if whole {
-		s.index.foundAll()
-		if s.deliveries.attempts != nil {
-			s.deliveries.attempts.prune(queued)
-		}
-		s.sweepBodies()
-	}
-	return nil
-}
-
-func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, whole bool, queued map[attemptKey]bool) error {
-	if tenant != "" {
-		if _, err := s.streams.ensure(ctx, k, tenant, s.js.UpdateStream); err != nil {
-			return err
-		}
-	}
-	if tenant != "" && (k == kindResults || k == kindDead) {
-		return nil
-	}
-	stream, err := s.js.Stream(ctx, name)
-	if err != nil {
-		return err
-	}
-	switch left := stream.CachedInfo().State.Msgs; {
-	case k == kindQueue:
-		return s.scanQueue(ctx, tenant, stream, whole, queued)
-	case k == kindOrders && left > 0:
-		s.sendFrom(name) // left by an earlier engine, or ordered by other nodes
-	case left == 0 && tenant == "" && s.embedded != nil: // no earlier version writes to the stream any more
-		return s.js.DeleteStream(ctx, name)
-	}
-	return nil
-}
-
-func (s *Service) scanQueue(ctx context.Context, tenant string, stream jetstream.Stream, whole bool, queued map[attemptKey]bool) error {
-	if whole {
-		if err := s.takeUp(ctx, stream, queued); err != nil {
-			return err
-		}
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter("fre.events."+tenant+".>"))
-	if err != nil {
-		return err
-	}
-	for subject := range info.State.Subjects {
-		if e, ok := keyOf(subject); ok {
-			s.queue(e)
-		}
-	}
-	return nil
-}
-
-// keyOf returns tenant, priority and function from the subject of a queue.
-func keyOf(subject string) (Entry, bool) {
-	parts := strings.Split(subject, ".")
-	if len(parts) != 5 || weights[Priority(parts[3])] == 0 {
-		return Entry{}, false
-	}
-	return Entry{Tenant: parts[2], Priority: Priority(parts[3]), Function: functionOf(parts[2], parts[4])}, true
-}
-
-// functionOf returns the qualified name of the function that a token in a tenant's subjects means.
-func functionOf(tenant, token string) string {
-	return template.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
-}
-
-// takeUp reads the events of a stream into the index, and their keys into queued. It gets message
-// after message, because a work queue allows no consumer beside the queue's own.
-func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream, queued map[attemptKey]bool) error {
-	last := stream.CachedInfo().State.LastSeq
-	for seq := stream.CachedInfo().State.FirstSeq; seq <= last; seq++ {
-		raw, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject("fre.events.>"))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		seq = raw.Sequence
-		queued[keyOfQueued(stream.CachedInfo().Config.Name, seq, raw.Time)] = true
-		if m, err := decode(raw.Subject, raw.Header, raw.Data); err == nil {
-			m.seq = seq
-			s.index.found(m.Entry)
-		}
-	}
-	return nil
-}
-
-// sweepBodies removes large bodies whose events are gone.
-func (s *Service) sweepBodies() {
-	waits := func(name string) bool {
-		_, ok := s.index.find(idOf(name))
-		return ok
-	}
-	// An event that ends after the look into the index is found by endIDs, which runs later.
-	old := slices.DeleteFunc(s.bodies.before(time.Now().Add(-time.Hour)), waits)
-	if len(old) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(s.live, s.cfg.Patience)
-	defer cancel()
-	kept, err := s.streams.endIDs(ctx)
-	if err != nil {
-		s.cfg.Log.Debug("events: search for unused bodies", "error", err)
-		return
-	}
-	for _, name := range old {
-		if !kept[idOf(name)] && !waits(name) {
-			s.bodies.remove(name)
-		}
-	}
-}
+// lookForRoom is how often a node that waits for an event checks whether the engine has room.
+const lookForRoom = 50 * time.Millisecond

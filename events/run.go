@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,58 +34,71 @@ type outcome struct {
 	after  time.Duration // wait that the function asks for by Retry-After, 0 for none
 }
 
+// runner makes attempts at events.
+type runner struct {
+	cfg        *Config
+	live       context.Context // until Close
+	streams    *streams
+	bodies     *bodies
+	index      *index
+	deliveries *deliveries
+	turns      *turns
+	metrics    *metrics
+	senders    *senders
+}
+
 // handle makes one attempt at an event. turn says that the caller acquired a turn for the event;
 // otherwise handle acquires one. handle releases the turn.
-func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
+func (r *runner) handle(key queueKey, msg jetstream.Msg, every time.Duration, turn bool) {
 	defer func() {
 		if turn {
-			s.turns.release(1)
+			r.turns.release(1)
 		}
 	}()
 	meta, err := msg.Metadata()
 	if err != nil {
-		s.cfg.Log.Error("events: message without metadata", "subject", msg.Subject(), "error", err)
+		r.cfg.Log.Error("events: message without metadata", "subject", msg.Subject(), "error", err)
 		return
 	}
-	key := keyOfMessage(meta)
-	if !s.deliveries.take(key, msg) {
+	attempt := keyOfMessage(meta)
+	if !r.deliveries.take(attempt, msg) {
 		return
 	}
-	stop := keepDelivered(msg, q.keepEvery())
+	stop := keepDelivered(msg, every)
 	v := verdict{again: true}
 	if turn {
-		v = s.try(q, msg, meta, key)
-	} else if _, err := s.turns.acquire(s.live, q.key.priority, 1); err == nil {
+		v = r.try(key, msg, meta, attempt)
+	} else if _, err := r.turns.acquire(r.live, key.priority, 1); err == nil {
 		turn = true
-		v = s.try(q, msg, meta, key)
+		v = r.try(key, msg, meta, attempt)
 	}
 	stop()
-	s.deliveries.release(key, msg, v)
+	r.deliveries.release(attempt, msg, v)
 }
 
 // try counts an attempt and makes it.
-func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey) verdict {
-	n, broken, err := s.deliveries.count(key, meta)
+func (r *runner) try(queue queueKey, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey) verdict {
+	n, broken, err := r.deliveries.count(key, meta)
 	m, merr := decode(msg.Subject(), msg.Headers(), msg.Data())
 	if merr != nil {
-		m = s.foreign(q, msg, meta)
+		m = foreign(queue, msg, meta)
 	}
-	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, n, q.key.priority, q.key.function
+	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, n, queue.priority, queue.function
 	if err != nil { // make no attempt without counting it
-		s.cfg.Log.Error("events: attempt not begun", "id", m.ID, "function", m.Function, "error", err)
+		r.cfg.Log.Error("events: attempt not begun", "id", m.ID, "function", m.Function, "error", err)
 		m.Attempts--
-		return s.later(m, key, retryStream)
+		return r.later(m, key, retryStream)
 	}
 	if n > 1 || meta.NumDelivered > 1 {
-		if result := s.ended(m); result != nil {
-			return s.finish(m, msg, key, result)
+		if result := r.ended(m); result != nil {
+			return r.finish(m, msg, key, result)
 		}
-		if s.embedded == nil { // broken off, unless a node reported the end of the attempt
-			e, ok := s.index.find(m.ID)
+		if r.cfg.external() { // broken off, unless a node reported the end of the attempt
+			e, ok := r.index.find(m.ID)
 			broken = !ok || e.State != StateWaiting
 		}
 	}
-	settings, _, err := s.settings(m.Function)
+	settings, _, err := r.cfg.settings(m.Function)
 	var o outcome
 	switch {
 	case err != nil:
@@ -94,31 +108,22 @@ func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, 
 		o.err = fmt.Errorf("the engine ended during attempt %d", m.Attempts)
 	default:
 		m.State = StateRunning
-		s.index.change(m.Entry)
-		o = s.attempt(m)
+		r.index.change(m.Entry)
+		o = r.attempt(m)
 	}
 	m.Status, m.Error = o.status, ""
 	if o.err != nil {
 		m.Error = oneLine(o.err.Error())
 	}
-	return s.settle(m, msg, key, &settings, o)
-}
-
-// keepEvery returns the interval for keep. In a cluster, another node with a later revision of the
-// function may have set the consumer's AckWait to the minimum.
-func (q *queue) keepEvery() time.Duration {
-	if q.s.embedded == nil {
-		return ackWait(0) / 3
-	}
-	return q.wait / 3
+	return r.settle(m, msg, key, &settings, o)
 }
 
 // foreign makes an event of a message that another client put into the queue.
-func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata) *message {
-	key := meta.Stream + "/" + strconv.FormatUint(meta.Sequence.Stream, 10) + "/" + meta.Timestamp.String()
+func foreign(queue queueKey, msg jetstream.Msg, meta *jetstream.MsgMetadata) *message {
+	id := meta.Stream + "/" + strconv.FormatUint(meta.Sequence.Stream, 10) + "/" + meta.Timestamp.String()
 	m := &message{
 		Entry: Entry{
-			ID: eventID(q.key.function, key), Function: q.key.function, Tenant: q.key.tenant, Priority: q.key.priority, Source: "nats",
+			ID: eventID(queue.function, id), Function: queue.function, Tenant: queue.tenant, Priority: queue.priority, Source: "nats",
 			Accepted: meta.Timestamp.UTC(), Size: int64(len(msg.Data())),
 		},
 		request: engine.Request{Method: "POST", Path: "/"}, body: msg.Data(),
@@ -132,10 +137,10 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 }
 
 // ended returns the event's result, nil if no result can be found.
-func (s *Service) ended(m *message) *message {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), s.cfg.Patience)
+func (r *runner) ended(m *message) *message {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.live), r.cfg.Patience)
 	defer cancel()
-	result, err := s.streams.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	result, err := r.streams.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	if err != nil {
 		return nil
 	}
@@ -144,51 +149,51 @@ func (s *Service) ended(m *message) *message {
 
 // finish completes an event that has its result already: the node that wrote the result died before
 // completing the event, or could not order the callback.
-func (s *Service) finish(m *message, msg jetstream.Msg, key attemptKey, result *message) verdict {
+func (r *runner) finish(m *message, msg jetstream.Msg, key attemptKey, result *message) verdict {
 	if m.callback != "" {
 		result.seq = m.seq
-		if err := s.order(result); err != nil {
-			s.cfg.Log.Error("events: callback not ordered", "id", m.ID, "function", m.Function, "error", err)
+		if err := r.senders.order(result); err != nil {
+			r.cfg.Log.Error("events: callback not ordered", "id", m.ID, "function", m.Function, "error", err)
 			m.Attempts--
-			return s.later(m, key, retryStream)
+			return r.later(m, key, retryStream)
 		}
 	}
 	m.State, m.Status, m.Attempts, m.Error = result.State, result.Status, result.Attempts, result.Error
-	s.leave(m, msg, key)
+	r.leave(m, msg, key)
 	return verdict{}
 }
 
 // attempt has the function handle the event. It waits while the engine has no room; a refusal for
 // lack of room does not count as an attempt.
-func (s *Service) attempt(m *message) outcome {
+func (r *runner) attempt(m *message) outcome {
 	wait := 10 * time.Millisecond
 	for {
-		o := s.invoke(m)
+		o := r.invoke(m)
 		busy := errors.Is(o.err, engine.ErrOverloaded) || errors.Is(o.err, engine.ErrEngineOverloaded) || errors.Is(o.err, engine.ErrDegraded)
-		if !busy || !sleep(s.live, wait/2+rand.N(wait)) {
+		if !busy || !sleep(r.live, wait/2+rand.N(wait)) {
 			return o
 		}
 		wait = min(2*wait, time.Second)
 	}
 }
 
-func (s *Service) invoke(m *message) (o outcome) {
-	r := m.request
-	r.Headers = append(r.Headers[:len(r.Headers):len(r.Headers)],
+func (r *runner) invoke(m *message) (o outcome) {
+	request := m.request
+	request.Headers = append(slices.Clip(request.Headers),
 		[2]string{"X-Call-Id", m.ID}, [2]string{"X-Fre-Event-Attempt", strconv.Itoa(m.Attempts)}, [2]string{"X-Fre-Event-Source", m.Source})
 	if m.file != "" {
-		f, err := s.bodies.open(m.file)
+		f, err := r.bodies.open(m.file)
 		if err != nil {
 			return outcome{err: fmt.Errorf("body of the event: %w", err)}
 		}
 		defer f.Close()
-		r.Body, r.Length = f, m.Size
+		request.Body, request.Length = f, m.Size
 	} else if len(m.body) > 0 {
-		r.Body, r.Length = bytes.NewReader(m.body), int64(len(m.body))
+		request.Body, request.Length = bytes.NewReader(m.body), int64(len(m.body))
 	}
-	s.metrics.waited.Observe(time.Since(m.Accepted).Seconds())
+	r.metrics.waited.Observe(time.Since(m.Accepted).Seconds())
 	// The function's time limit, or the engine's end, ends the call.
-	resp, err := s.cfg.Engine.Invoke(context.WithoutCancel(s.live), m.Function, &r)
+	resp, err := r.cfg.Engine.Invoke(context.WithoutCancel(r.live), m.Function, &request)
 	if err != nil {
 		return outcome{err: err}
 	}
@@ -206,11 +211,11 @@ func (s *Service) invoke(m *message) (o outcome) {
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, inline+1))
 	if err == nil && len(body) > inline {
-		if s.embedded == nil {
+		if r.cfg.external() {
 			return outcome{status: resp.Status, err: refuse(ErrTooLarge, "the answer has more than %d bytes", inline)}
 		}
 		o.file = m.ID + ".result"
-		o.size, err = s.bodies.keep(o.file, io.MultiReader(bytes.NewReader(body), resp.Body), s.cfg.MaxEvent)
+		o.size, err = r.bodies.keep(o.file, io.MultiReader(bytes.NewReader(body), resp.Body), r.cfg.MaxEvent)
 	} else {
 		o.body, o.size = body, int64(len(body))
 	}
@@ -222,44 +227,44 @@ func (s *Service) invoke(m *message) (o outcome) {
 
 // settle ends the attempt: with a result, another attempt later, or a dead letter. Only the last
 // step removes the event from its queue.
-func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings *template.Events, o outcome) verdict {
+func (r *runner) settle(m *message, msg jetstream.Msg, key attemptKey, settings *template.Events, o outcome) verdict {
 	var unknown *engine.UnknownError
 	gone := errors.As(o.err, &unknown)
 	switch {
 	case errors.Is(o.err, engine.ErrClosed): // a stop is not the event's fault, so the attempt does not count
 		m.Attempts--
-		return s.later(m, key, 0) // the next engine, or another node, runs the event
+		return r.later(m, key, 0) // the next engine, or another node, runs the event
 	case o.err == nil:
 		m.State = StateDone
 	case !gone && m.Attempts <= settings.Retries:
-		s.metrics.attempts.WithLabelValues("retried").Inc()
-		return s.later(m, key, max(backoff(settings.Backoff, m.Attempts), o.after))
+		r.metrics.attempts.WithLabelValues("retried").Inc()
+		return r.later(m, key, max(backoff(settings.Backoff, m.Attempts), o.after))
 	default:
 		m.State = StateDead
-		if err := s.writeDeadLetter(m); err != nil {
-			s.cfg.Log.Error("events: dead letter not written", "id", m.ID, "function", m.Function, "error", err)
-			return s.later(m, key, longestBackoff/10)
+		if err := r.writeDeadLetter(m); err != nil {
+			r.cfg.Log.Error("events: dead letter not written", "id", m.ID, "function", m.Function, "error", err)
+			return r.later(m, key, longestBackoff/10)
 		}
 	}
-	if err := s.conclude(m, settings, o); err != nil {
-		s.cfg.Log.Error("events: result not written", "id", m.ID, "function", m.Function, "error", err)
-		return s.later(m, key, retryStream)
+	if err := r.conclude(m, settings, o); err != nil {
+		r.cfg.Log.Error("events: result not written", "id", m.ID, "function", m.Function, "error", err)
+		return r.later(m, key, retryStream)
 	}
-	s.leave(m, msg, key)
+	r.leave(m, msg, key)
 	return verdict{}
 }
 
 // leave removes an ended event from its queue.
-func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
+func (r *runner) leave(m *message, msg jetstream.Msg, key attemptKey) {
 	if err := msg.Ack(); err != nil { // the event comes again, and ended finds the result
-		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
+		r.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
-	s.deliveries.end(key)
+	r.deliveries.end(key)
 	if m.State == StateDone {
-		s.bodies.remove(m.file)
+		r.bodies.remove(m.file)
 	}
-	s.metrics.attempts.WithLabelValues(string(m.State)).Inc()
-	s.index.change(m.Entry)
+	r.metrics.attempts.WithLabelValues(string(m.State)).Inc()
+	r.index.change(m.Entry)
 }
 
 // longestRetryAfter caps the delay that a function may ask for.
@@ -294,10 +299,10 @@ func retryAfter(header [][2]string, now time.Time) time.Duration {
 }
 
 // later has the event delivered again.
-func (s *Service) later(m *message, key attemptKey, after time.Duration) verdict {
+func (r *runner) later(m *message, key attemptKey, after time.Duration) verdict {
 	m.State = StateWaiting
-	s.index.change(m.Entry)
-	s.deliveries.wait(key, m.Attempts)
+	r.index.change(m.Entry)
+	r.deliveries.wait(key, m.Attempts)
 	return verdict{again: true, after: after}
 }
 
@@ -311,12 +316,12 @@ func backoff(first time.Duration, attempts int) time.Duration {
 }
 
 // writeDeadLetter writes a dead letter: the unchanged event, and the last error.
-func (s *Service) writeDeadLetter(m *message) error {
-	out, err := s.letterOf(*m)
+func (r *runner) writeDeadLetter(m *message) error {
+	out, err := r.letterOf(*m)
 	if err != nil {
 		return err
 	}
-	_, _, err = s.streams.put(s.live, kindDead, m.Tenant, out)
+	_, _, err = r.streams.put(r.live, kindDead, m.Tenant, out)
 	return err
 }
 
@@ -325,7 +330,7 @@ const overhead = 1 << 10
 
 // letterOf encodes a dead letter. A message from another client may be too large for NATS once
 // state and error are added. letterOf then drops the headers, or the body from the message.
-func (s *Service) letterOf(m message) (*nats.Msg, error) {
+func (r *runner) letterOf(m message) (*nats.Msg, error) {
 	subject := kindDead.subject(m.Tenant, m.Function, m.ID)
 	out, err := m.encode(subject)
 	if err != nil {
@@ -335,17 +340,17 @@ func (s *Service) letterOf(m message) (*nats.Msg, error) {
 		m.request.Headers = nil
 		m.Error = "the event's headers are too long and were not kept; " + m.Error
 	}
-	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
-		s.bodies.moveToFile(&m)
+	if headerSize(out)+len(m.body)+overhead > int(r.streams.nc.MaxPayload()) && len(m.body) > inline {
+		r.bodies.moveToFile(&m)
 	}
 	return m.encode(subject)
 }
 
 // conclude keeps the result for as long as the template says, and orders the callback.
-func (s *Service) conclude(m *message, settings *template.Events, o outcome) error {
+func (r *runner) conclude(m *message, settings *template.Events, o outcome) error {
 	kept := settings.Results
 	if kept == 0 && m.callback == "" {
-		s.bodies.remove(o.file)
+		r.bodies.remove(o.file)
 		return nil
 	}
 	kept = max(kept, time.Second)
@@ -362,11 +367,11 @@ func (s *Service) conclude(m *message, settings *template.Events, o outcome) err
 		delete(out.Header, headFields)
 	}
 	out.Header["Nats-TTL"] = []string{strconv.FormatInt(int64(kept/time.Second), 10) + "s"}
-	if _, _, err = s.streams.put(s.live, kindResults, m.Tenant, out); err != nil {
+	if _, _, err = r.streams.put(r.live, kindResults, m.Tenant, out); err != nil {
 		return err
 	}
 	if m.callback != "" {
-		return s.order(&result)
+		return r.senders.order(&result)
 	}
 	return nil
 }

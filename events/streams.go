@@ -19,8 +19,8 @@ type streams struct {
 	cfg    *Config
 	nc     *nats.Conn
 	js     jetstream.JetStream
-	tasks  *sync.WaitGroup // commits under way
-	shared atomic.Bool     // streams of earlier versions may exist (kind.shared)
+	tasks  *tasks      // commits under way
+	shared atomic.Bool // streams of earlier versions may exist (kind.shared)
 
 	// making is held while a stream or a consumer is made: many publishers find at the same time
 	// that a stream is missing, and the server has a race of its own when a stream is updated
@@ -31,7 +31,7 @@ type streams struct {
 	known map[string]*committer // by name: streams known to exist
 }
 
-func newStreams(cfg *Config, nc *nats.Conn, js jetstream.JetStream, tasks *sync.WaitGroup) *streams {
+func newStreams(cfg *Config, nc *nats.Conn, js jetstream.JetStream, tasks *tasks) *streams {
 	t := &streams{cfg: cfg, nc: nc, js: js, tasks: tasks, making: cmp.Or(cfg.making, new(sync.Mutex)), known: map[string]*committer{}}
 	t.shared.Store(true) // until scan has found none
 	return t

@@ -79,9 +79,9 @@ func TestTenants(t *testing.T) {
 		}
 	}
 	until(t, "its queue ends", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.queues[queueKey{"t3", Normal, "f.t3"}] == nil
+		s.queues.mu.Lock()
+		defer s.queues.mu.Unlock()
+		return s.queues.running[queueKey{"t3", Normal, "f.t3"}] == nil
 	})
 	for _, name := range names(t, s) {
 		if strings.HasSuffix(name, "_t3") {
@@ -122,9 +122,9 @@ func TestRemoveTenantUnderWay(t *testing.T) {
 	removed := make(chan error, 1)
 	go func() { removed <- s.RemoveTenant(t.Context(), "acme") }()
 	until(t, "the removal has begun", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.removing["acme"] > 0
+		s.queues.mu.Lock()
+		defer s.queues.mu.Unlock()
+		return s.queues.removing["acme"] > 0
 	})
 	close(goOn)
 	if err := <-removed; err != nil {

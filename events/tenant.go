@@ -13,8 +13,8 @@ func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
 	if !template.ValidName(tenant) {
 		return nil
 	}
-	defer s.endRemoval(tenant)
-	for _, q := range s.beginRemoval(tenant) {
+	defer s.queues.endRemoval(tenant)
+	for _, q := range s.queues.beginRemoval(tenant) {
 		q.end()
 		select {
 		case <-q.ended:
@@ -29,26 +29,4 @@ func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
 		s.index.drop(e.ID)
 	}
 	return nil
-}
-
-// beginRemoval keeps a tenant's queues from starting until endRemoval, and returns the queues that
-// run.
-func (s *Service) beginRemoval(tenant string) (run []*queue) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.removing[tenant]++
-	for key, q := range s.queues {
-		if key.tenant == tenant {
-			run = append(run, q)
-		}
-	}
-	return run
-}
-
-func (s *Service) endRemoval(tenant string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.removing[tenant]--; s.removing[tenant] == 0 {
-		delete(s.removing, tenant)
-	}
 }
