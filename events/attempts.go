@@ -246,4 +246,5 @@ func (a *attempts) prune(queued map[attemptKey]bool) {
 	}
 }
 
-func (a *attempts) close() error { return a.f.Close() }
+// Close closes the file.
+func (a *attempts) Close() error { return a.f.Close() }

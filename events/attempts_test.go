@@ -264,7 +264,7 @@ func TestAttempts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = a.close() }) // the file is read-only by then
+		t.Cleanup(func() { _ = a.Close() }) // the file is read-only by then
 		return a
 	}
 	begin := func(a *attempts, name string, want int, wantBroken bool) attemptKey {
@@ -324,7 +324,7 @@ func FuzzAttempts(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() {
-			if err := a.close(); err != nil {
+			if err := a.Close(); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,17 +23,6 @@ type bodies struct {
 	most  int64 // of the body of an event, in bytes
 	none  bool  // no files, because other nodes could not read them
 	used  atomic.Int64
-}
-
-// filePattern matches the name of a body's file: the event's id, and whose body the file has.
-var filePattern = regexp.MustCompile(`^[0-9a-f]{32}\.(event|result)$`)
-
-func validFile(name string) bool { return filePattern.MatchString(name) }
-
-// idOf returns the id of the event to which a body's file belongs.
-func idOf(name string) string {
-	id, _, _ := strings.Cut(name, ".")
-	return id
 }
 
 // openBodies removes files that a crash left incomplete, and counts the bytes of the rest.
@@ -135,15 +122,6 @@ func (b *bodies) read(ctx context.Context, m *message, r *engine.Request) (err e
 	return nil
 }
 
-// diskFault translates an error of a body's file into a RefusedError.
-func diskFault(err error) error {
-	var refused *RefusedError
-	if errors.As(err, &refused) {
-		return err
-	}
-	return refuse(ErrStorage, "%v", err)
-}
-
 // drop removes the file of an event that was not accepted, unless the dead letter uses it.
 func (b *bodies) drop(m, letter *message) {
 	if letter == nil || letter.file != m.file {
@@ -184,7 +162,7 @@ func (c counted) Write(p []byte) (int, error) {
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := os.OpenFile(dir, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -195,7 +173,7 @@ func (b *bodies) open(name string) (*os.File, error) {
 	if !validFile(name) {
 		return nil, fmt.Errorf("%w: body %q", ErrBadEvent, name)
 	}
-	return os.Open(filepath.Join(b.dir, name))
+	return os.OpenFile(filepath.Join(b.dir, name), os.O_RDONLY, 0)
 }
 
 // remove deletes a body. An invalid name, for example "", is ignored.

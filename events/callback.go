@@ -34,6 +34,15 @@ const (
 	callbacksHeld = 64
 )
 
+// Callbacks says where results may be sent. The zero value forbids callbacks.
+type Callbacks struct {
+	Hosts    []string       // NAME or *.NAME, as far as the name leads to public addresses
+	Networks []netip.Prefix // allowed addresses, private ones too
+	Secret   []byte         // signs callbacks, at least 16 bytes; required with Hosts or Networks
+
+	timeout time.Duration // of one try; 0 means callbackTimeout
+}
+
 func (c *Callbacks) check() error {
 	if (len(c.Hosts) > 0 || len(c.Networks) > 0) && len(c.Secret) < 16 {
 		return errors.New("callbacks: configure a secret of at least 16 bytes, for signatures")

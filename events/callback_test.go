@@ -156,7 +156,7 @@ func TestCallbackOfBefore(t *testing.T) {
 	}
 	defer func() {
 		if server != nil {
-			server.close()
+			server.Close()
 		}
 	}()
 	nc, err := connect(&cfg, server)
@@ -179,7 +179,7 @@ func TestCallbackOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Close()
-	server.close()
+	server.Close()
 	server = nil
 	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
 	s = open(t, cfg)

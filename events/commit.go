@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -32,12 +31,12 @@ type committer struct {
 	tasks    *tasks
 
 	mu      sync.Mutex
-	waiting []*write
+	waiting []*writing
 	running bool
 }
 
-// write is one message on its way to disk.
-type write struct {
+// writing is one message on its way to disk.
+type writing struct {
 	msg       *nats.Msg
 	seq       uint64
 	duplicate bool
@@ -48,7 +47,7 @@ type write struct {
 // put blocks until the message is on disk or has failed, and returns the message's sequence in the
 // stream. put takes no context: the caller always learns the outcome.
 func (c *committer) put(msg *nats.Msg) (seq uint64, duplicate bool, err error) {
-	w := &write{msg: msg, done: make(chan struct{})}
+	w := &writing{msg: msg, done: make(chan struct{})}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, w)
 	if !c.running {
@@ -87,7 +86,7 @@ func (c *committer) run() {
 }
 
 // single writes messages one by one. It sends all of them before it waits for an answer.
-func (c *committer) single(all []*write) {
+func (c *committer) single(all []*writing) {
 	futures := make([]jetstream.PubAckFuture, len(all))
 	for i, w := range all {
 		futures[i], w.err = c.js.PublishMsgAsync(w.msg)
@@ -105,7 +104,7 @@ func (c *committer) single(all []*write) {
 }
 
 // batch writes all messages or none.
-func (c *committer) batch(all []*write) error {
+func (c *committer) batch(all []*writing) error {
 	id := rand.Text()
 	last := len(all) - 1
 	defer func() {
@@ -150,38 +149,4 @@ func (c *committer) batch(all []*write) error {
 		w.seq = ack.Seq - uint64(last-i)
 	}
 	return nil
-}
-
-// JetStream's error codes that fault distinguishes, as nats-server defines them.
-const (
-	codeNoResources    = 10023
-	codeMemoryExceeded = 10028
-	codeStoreExceeded  = 10047
-	codeNotEnabled     = 10076
-	codeStoreFailed    = 10077 // maximum messages or bytes exceeded, or a disk error
-)
-
-// fault translates an error of JetStream into a RefusedError.
-func fault(err error) error {
-	var api *jetstream.APIError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &api):
-		switch int(api.ErrorCode) {
-		case codeStoreFailed:
-			if api.Description == "maximum messages exceeded" || api.Description == "maximum bytes exceeded" {
-				return refuse(ErrFull, "%s", api.Description)
-			}
-			return refuse(ErrStorage, "%s", api.Description)
-		case codeNoResources, codeMemoryExceeded, codeStoreExceeded:
-			return refuse(ErrStorage, "%s", api.Description)
-		case codeNotEnabled:
-			return refuse(ErrUnavailable, "JetStream is not enabled")
-		}
-		return refuse(ErrUnavailable, "%s", api.Description)
-	case down(err):
-		return refuse(ErrUnavailable, "NATS does not answer")
-	}
-	return refuse(ErrUnavailable, "%v", err)
 }

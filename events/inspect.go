@@ -1,13 +1,11 @@
 package events
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -79,28 +77,6 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	return out[:min(limit, len(out))], nil
 }
 
-// Details are an event and its stored data.
-type Details struct {
-	Entry
-	Method, Path, Query string
-	Header              [][2]string // of the event
-	Callback            string
-
-	ResultHeader [][2]string
-	Result       bool // whether Body is the result, and not the event's body
-	body         []byte
-	file         string
-	bodies       *bodies
-}
-
-// Body opens the body of the result or, without a result, of the event. The caller closes it.
-func (d *Details) Body() (io.ReadCloser, error) {
-	if d.file != "" {
-		return d.bodies.open(d.file)
-	}
-	return io.NopCloser(bytes.NewReader(d.body)), nil
-}
-
 // Find returns one event. ErrNotFound if the id is unknown or forgotten.
 func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 	if !validID(id) {
@@ -133,13 +109,6 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 		d.Header, d.ResultHeader, d.Result = nil, m.request.Headers, true
 	}
 	return d, nil
-}
-
-func newDetails(e Entry, m *message, b *bodies) *Details {
-	return &Details{
-		Entry: e, Method: m.request.Method, Path: m.request.Path, Query: m.request.Query, Header: m.request.Headers, Callback: m.callback,
-		body: m.body, file: m.file, bodies: b,
-	}
 }
 
 // deadLetter finds a dead letter. ErrNotDead if the event is under way or done, ErrNotFound if the
@@ -246,17 +215,4 @@ func (s *Service) Watch(ctx context.Context, f Filter, emit func(Entry) error) e
 			return nil
 		}
 	}
-}
-
-// Status is the service in numbers.
-type Status struct {
-	Connected bool
-	Pending   int   // events that have not ended
-	BodyBytes int64 // large bodies
-	FreeBytes int64 // on disk
-}
-
-// Status returns the connection's state and the counts.
-func (s *Service) Status() Status {
-	return Status{Connected: s.nc.Status() == nats.CONNECTED, Pending: s.index.size(), BodyBytes: s.bodies.used.Load(), FreeBytes: freeBytes(s.cfg.Dir)}
 }

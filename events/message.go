@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -150,6 +151,17 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 		m.State = State(s)
 	}
 	return m, err
+}
+
+// filePattern matches the name of a body's file: the event's id, and whose body the file has.
+var filePattern = regexp.MustCompile(`^[0-9a-f]{32}\.(event|result)$`)
+
+func validFile(name string) bool { return filePattern.MatchString(name) }
+
+// idOf returns the id of the event to which a body's file belongs.
+func idOf(name string) string {
+	id, _, _ := strings.Cut(name, ".")
+	return id
 }
 
 // token returns a function's token in subjects: the name without the tenant, dots replaced.

@@ -27,8 +27,8 @@ func cluster(t *testing.T) func(e Engine) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.close)
-	url := "nats://operator:password@" + server.addr().String()
+	t.Cleanup(server.Close)
+	url := "nats://operator:password@" + server.Addr().String()
 	var making sync.Mutex
 	return func(e Engine) Config {
 		cfg := testConfig(t, e)

@@ -40,7 +40,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	s.assemble()
 	if cfg.external() {
 		s.nc.SetReconnectHandler(func(*nats.Conn) { s.again.Store(true) })
-		if err := s.share(); err != nil {
+		if err := s.joinNodes(); err != nil {
 			return nil, err
 		}
 	}
@@ -71,10 +71,10 @@ func (s *Service) disconnect() error {
 		s.nc.Close()
 	}
 	if s.embedded != nil {
-		s.embedded.close()
+		s.embedded.Close()
 	}
 	if s.deliveries.attempts != nil {
-		return s.deliveries.attempts.close()
+		return s.deliveries.attempts.Close()
 	}
 	return nil
 }
@@ -82,6 +82,7 @@ func (s *Service) disconnect() error {
 // assemble makes the parts that use the connection.
 func (s *Service) assemble() {
 	s.streams = newStreams(&s.cfg, s.nc, s.js, s.tasks)
+	s.health = &health{cfg: &s.cfg, nc: s.nc, embedded: s.embedded, index: s.index, bodies: s.bodies}
 	s.metrics = newMetrics(s.cfg.Metrics, s.index, s.bodies)
 	s.senders = &senders{
 		cfg: &s.cfg, live: s.live, tasks: s.tasks, streams: s.streams, bodies: s.bodies, deliveries: s.deliveries, metrics: s.metrics,

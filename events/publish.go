@@ -69,7 +69,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 	}
 	var letter *message // the dead letter with the same key, which the event replaces
 	if o.Key != "" {
-		if was, err := s.known(ctx, m); was || err != nil {
+		if was, err := s.knownEvent(ctx, m); was || err != nil {
 			return Receipt{m.ID, was}, err
 		}
 		if letter, err = s.letter(ctx, m); err != nil {
@@ -88,7 +88,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		s.bodies.drop(m, letter)
 		return Receipt{}, err
 	}
-	if duplicate && s.over(ctx, m, letter) {
+	if duplicate && s.endedBefore(ctx, m, letter) {
 		return Receipt{m.ID, true}, nil
 	}
 	s.queues.start(m.Entry)
@@ -123,9 +123,9 @@ func (s *Service) replace(ctx context.Context, letter, m *message) {
 	}
 }
 
-// over reports whether an event that JetStream calls a duplicate has ended already. over then drops
-// the event from the index, because no message for the event would do so later.
-func (s *Service) over(ctx context.Context, m, letter *message) bool {
+// endedBefore reports whether an event that JetStream calls a duplicate has ended already. It then
+// drops the event from the index, because no message for the event would do so later.
+func (s *Service) endedBefore(ctx context.Context, m, letter *message) bool {
 	if e, ok := s.index.find(m.ID); ok {
 		stream, err := s.js.Stream(ctx, kindQueue.of(m.Tenant))
 		if err == nil {
@@ -173,8 +173,8 @@ func headerSize(m *nats.Msg) (n int) {
 	return n
 }
 
-// known reports whether the event is under way, or its result is kept.
-func (s *Service) known(ctx context.Context, m *message) (bool, error) {
+// knownEvent reports whether the event is under way, or its result is kept.
+func (s *Service) knownEvent(ctx context.Context, m *message) (bool, error) {
 	if _, ok := s.index.find(m.ID); ok {
 		return true, nil
 	}

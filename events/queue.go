@@ -26,22 +26,6 @@ type queue struct {
 	landed chan struct{} // one value for each event that has ended
 }
 
-const (
-	// idleQueue is how long a queue waits for another event before the queue ends. A publication on
-	// this node starts the queue again at once; scan finds events that other nodes published.
-	idleQueue = 30 * time.Second
-	// scanEvery is the interval at which scan looks for events that others published.
-	scanEvery = 5 * time.Second
-	// sweepEvery is the number of scans between two searches for bodies that are not needed.
-	sweepEvery = 720
-	// noRoom is how long to wait while the engine has no room, unless an event ends earlier.
-	noRoom = 20 * time.Millisecond
-	// gather is how long to collect events that end before asking for more.
-	gather = 2 * time.Millisecond
-	// retryStream is how long to wait after an error of NATS.
-	retryStream = time.Second
-)
-
 // queues has a queue for each key with events.
 type queues struct {
 	cfg     *Config
@@ -284,20 +268,8 @@ func (q *queue) fetch(ctx context.Context, n int, wait time.Duration) (int, erro
 	return got, err
 }
 
-// sleep waits for d; false means that ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// keepEvery returns the interval for keepDelivered. In a cluster, another node with a later revision of the
-// function may have set the consumer's AckWait to the minimum.
+// keepEvery returns the interval for keepDelivered. In a cluster, another node with a later revision
+// of the function may have set the consumer's AckWait to the minimum.
 func (q *queue) keepEvery() time.Duration {
 	if q.cfg.external() {
 		return ackWait(0) / 3
@@ -328,6 +300,3 @@ func (q *queue) whileRoom(ctx context.Context, most time.Duration) (context.Cont
 	})
 	return ctx, cancel
 }
-
-// lookForRoom is how often a node that waits for an event checks whether the engine has room.
-const lookForRoom = 50 * time.Millisecond

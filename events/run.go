@@ -90,7 +90,7 @@ func (r *runner) try(queue queueKey, msg jetstream.Msg, meta *jetstream.MsgMetad
 		return r.later(m, key, retryStream)
 	}
 	if n > 1 || meta.NumDelivered > 1 {
-		if result := r.ended(m); result != nil {
+		if result := r.resultOf(m); result != nil {
 			return r.finish(m, msg, key, result)
 		}
 		if r.cfg.external() { // broken off, unless a node reported the end of the attempt
@@ -136,8 +136,8 @@ func foreign(queue queueKey, msg jetstream.Msg, meta *jetstream.MsgMetadata) *me
 	return m
 }
 
-// ended returns the event's result, nil if no result can be found.
-func (r *runner) ended(m *message) *message {
+// resultOf returns the event's result, nil if no result can be found.
+func (r *runner) resultOf(m *message) *message {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.live), r.cfg.Patience)
 	defer cancel()
 	result, err := r.streams.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
@@ -256,7 +256,7 @@ func (r *runner) settle(m *message, msg jetstream.Msg, key attemptKey, settings 
 
 // leave removes an ended event from its queue.
 func (r *runner) leave(m *message, msg jetstream.Msg, key attemptKey) {
-	if err := msg.Ack(); err != nil { // the event comes again, and ended finds the result
+	if err := msg.Ack(); err != nil { // the event comes again, and resultOf finds the result
 		r.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
 	r.deliveries.end(key)

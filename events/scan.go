@@ -10,6 +10,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+const (
+	// scanEvery is the interval at which scan looks for events that others published.
+	scanEvery = 5 * time.Second
+	// sweepEvery is the number of scans between two searches for bodies that are not needed.
+	sweepEvery = 720
+)
+
 // scan finds events in streams that this process did not publish: at first events left by an
 // earlier engine, later events from other publishers.
 func (s *Service) scan() {
@@ -163,4 +170,39 @@ func (s *Service) sweepBodies() {
 			s.bodies.remove(name)
 		}
 	}
+}
+
+const (
+	// settled is how long an event must be unchanged before reconcile asks the stream.
+	settled = 20 * time.Second
+	// reconcileMost bounds the events that one reconcile asks about.
+	reconcileMost = 500
+)
+
+// reconcile drops events from the index that ended unnoticed, mostly on other nodes.
+func (s *Service) reconcile(ctx context.Context, now time.Time) error {
+	first := map[string]uint64{}
+	for _, e := range s.index.doubtful(now.Add(-settled), reconcileMost) {
+		stream, err := s.js.Stream(ctx, kindQueue.of(e.Tenant))
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			s.index.drop(e.ID)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if _, ok := first[e.Tenant]; !ok {
+			first[e.Tenant] = stream.CachedInfo().State.FirstSeq
+		}
+		if e.seq >= first[e.Tenant] {
+			if _, err = stream.GetMsg(ctx, e.seq); err == nil {
+				continue
+			}
+			if !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return err
+			}
+		}
+		s.index.drop(e.ID)
+	}
+	return nil
 }

@@ -109,11 +109,11 @@ func (c *sender) run() {
 		case <-ctx.Done():
 			return
 		}
-		msg, err := next(ctx, cons)
+		msg, err := nextOrder(ctx, cons)
 		if msg != nil {
 			c.tasks.fork(func() {
 				defer func() { <-c.held }()
-				c.send(msg)
+				c.sendOrder(msg)
 			})
 			continue
 		}
@@ -138,8 +138,8 @@ func (c *sender) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	})
 }
 
-// next waits for an order; nil if none has arrived for idleQueue.
-func next(ctx context.Context, cons jetstream.Consumer) (jetstream.Msg, error) {
+// nextOrder waits for an order; nil if none has arrived for idleQueue.
+func nextOrder(ctx context.Context, cons jetstream.Consumer) (jetstream.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, idleQueue)
 	defer cancel()
 	batch, err := cons.Fetch(1, jetstream.FetchContext(ctx))
@@ -167,8 +167,8 @@ func (c *sender) leave() bool {
 	return true
 }
 
-// send makes one try at an order, once the slots allow it.
-func (c *sender) send(msg jetstream.Msg) {
+// sendOrder makes one try at an order, once the slots allow it.
+func (c *sender) sendOrder(msg jetstream.Msg) {
 	order, err := decode(msg.Subject(), msg.Headers(), nil)
 	meta, merr := msg.Metadata()
 	if err = errors.Join(err, merr); err != nil {

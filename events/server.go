@@ -1,14 +1,11 @@
 package events
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,8 +111,8 @@ func (e *embedded) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// addr returns the address of the server's socket, nil without a socket.
-func (e *embedded) addr() net.Addr {
+// Addr returns the address of the server's socket, nil without a socket.
+func (e *embedded) Addr() net.Addr {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ns == nil || e.opts.DontListen {
@@ -202,7 +199,8 @@ func (e *embedded) watch() {
 	}
 }
 
-func (e *embedded) close() {
+// Close stops the server.
+func (e *embedded) Close() {
 	close(e.stop)
 	<-e.done
 	if e.ns != nil {
@@ -218,92 +216,4 @@ func freeBytes(dir string) int64 {
 		return 0
 	}
 	return int64(s.Bavail) * s.Bsize
-}
-
-// serverLog writes the server's log to the engine's log; notices become debug messages.
-type serverLog struct {
-	log    *slog.Logger
-	broken *atomic.Bool
-}
-
-// critical is how the server's log reports that a stream has failed for good (stream.setWriteErr);
-// nothing else reports the failure. TestDiskFull detects a changed text.
-const critical = "critical write error"
-
-func (l serverLog) at(level slog.Level, format string, v []any) {
-	if l.log.Enabled(context.Background(), level) {
-		l.log.Log(context.Background(), level, "nats", "message", fmt.Sprintf(format, v...))
-	}
-}
-
-// Noticef implements [natsserver.Logger].
-func (l serverLog) Noticef(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
-
-// Warnf implements [natsserver.Logger].
-func (l serverLog) Warnf(format string, v ...any) { l.at(slog.LevelWarn, format, v) }
-
-// Fatalf implements [natsserver.Logger].
-func (l serverLog) Fatalf(format string, v ...any) { l.at(slog.LevelError, format, v) }
-
-// Errorf implements [natsserver.Logger].
-func (l serverLog) Errorf(format string, v ...any) {
-	if strings.Contains(strings.ToLower(format), critical) {
-		l.broken.Store(true)
-	}
-	l.at(slog.LevelError, format, v)
-}
-
-// Debugf implements [natsserver.Logger].
-func (l serverLog) Debugf(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
-
-// Tracef implements [natsserver.Logger].
-func (l serverLog) Tracef(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
-
-// connect connects to the server in the process or, with e nil, to the cluster. The cluster may be
-// down: the connection is then made later.
-func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
-	opts := []nats.Option{
-		nats.Name("fre"), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.RetryOnFailedConnect(true),
-		nats.ReconnectBufSize(-1), // while disconnected, publishing fails at once
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil {
-				cfg.Log.Warn("events: connection to NATS lost", "error", err)
-			}
-		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			cfg.Log.Debug("events: NATS", "error", err)
-		}),
-	}
-	if e != nil {
-		opts = append(opts, nats.InProcessServer(e), nats.UserInfo(cfg.User, cfg.Password), nats.Timeout(serverPatience))
-		return nats.Connect("", opts...)
-	}
-	if cfg.Credentials != "" {
-		opts = append(opts, nats.UserCredentials(cfg.Credentials))
-	}
-	// A cut network reports no error. Two pings without an answer show the cut.
-	opts = append(opts, nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2))
-	nc, err := nats.Connect(cfg.URL, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.URL, err)
-	}
-	return nc, nil
-}
-
-const pingEvery = 2 * time.Second
-
-// Dial makes another connection to the cluster of cfg, with the same options as Open.
-func Dial(cfg *Config) (*nats.Conn, error) { return connect(cfg, nil) }
-
-// down reports whether err means that NATS cannot be reached now.
-func down(err error) bool {
-	for _, known := range []error{
-		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
-		context.DeadlineExceeded,
-	} {
-		if errors.Is(err, known) {
-			return true
-		}
-	}
-	return false
 }

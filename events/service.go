@@ -3,17 +3,15 @@ package events
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// longestResult caps the time for which a template may have results kept.
-const longestResult = 7 * 24 * time.Hour
-
 // Service accepts events and runs them. A Service is safe for concurrent use.
 type Service struct {
+	*health
+
 	cfg        Config
 	embedded   *embedded // nil: the server is external
 	nc         *nats.Conn
@@ -43,7 +41,7 @@ func (s *Service) Addr() string {
 	if s.embedded == nil {
 		return ""
 	}
-	if a := s.embedded.addr(); a != nil {
+	if a := s.embedded.Addr(); a != nil {
 		return a.String()
 	}
 	return ""
@@ -57,26 +55,6 @@ func (s *Service) begin(tenant string) error {
 	}
 	if !s.tasks.begin() {
 		return errStopping()
-	}
-	return nil
-}
-
-// ready returns an error if the service cannot store events now.
-func (s *Service) ready(tenant string) error {
-	if s.nc.Status() != nats.CONNECTED {
-		return refuse(ErrUnavailable, "the engine cannot reach NATS")
-	}
-	if s.embedded != nil && s.embedded.broken.Load() {
-		return refuse(ErrStorage, "JetStream found the disk full, and restarts when the disk has space")
-	}
-	if freeBytes(s.cfg.Dir) < s.cfg.MinFreeBytes {
-		return refuse(ErrStorage, "less than %d bytes are free", s.cfg.MinFreeBytes)
-	}
-	if s.embedded == nil {
-		return nil
-	}
-	if own, all := s.embedded.stored(tenant); own > s.cfg.StoreBytes-all {
-		return refuse(ErrStorage, "the tenant's events, results and dead letters take %d bytes, all tenants' %d of store_bytes, %d: a tenant may have as much as is left", own, all, s.cfg.StoreBytes)
 	}
 	return nil
 }

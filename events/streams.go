@@ -37,31 +37,42 @@ func newStreams(cfg *Config, nc *nats.Conn, js jetstream.JetStream, tasks *tasks
 	return t
 }
 
+// longestResult caps the time for which a template may have results kept.
+const longestResult = 7 * 24 * time.Hour
+
 // config returns the configuration that a tenant's stream must have.
 func (t *streams) config(k kind, tenant string) jetstream.StreamConfig {
-	cfg := jetstream.StreamConfig{
-		Name: k.of(tenant), Subjects: []string{"fre." + k.word + "." + tenant + ".>"}, Storage: jetstream.FileStorage, Replicas: t.cfg.Replicas,
-		MaxBytes: t.cfg.QueueBytes, AllowDirect: true, AllowAtomicPublish: true,
-	}
+	var cfg jetstream.StreamConfig
 	switch k {
 	case kindQueue:
-		cfg.Description = "FRE: events of tenant " + tenant + " waiting"
-		cfg.Retention, cfg.Discard, cfg.MaxMsgs, cfg.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, t.cfg.MaxQueue, 2*time.Minute
+		cfg = jetstream.StreamConfig{
+			Description: "FRE: events of tenant " + tenant + " waiting",
+			Retention:   jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, MaxMsgs: t.cfg.MaxQueue, Duplicates: 2 * time.Minute,
+		}
 	case kindOrders:
-		cfg.Description = "FRE: results of tenant " + tenant + " to send"
-		cfg.Retention, cfg.Discard, cfg.MaxMsgs = jetstream.WorkQueuePolicy, jetstream.DiscardNew, t.cfg.MaxQueue
+		cfg = jetstream.StreamConfig{
+			Description: "FRE: results of tenant " + tenant + " to send",
+			Retention:   jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, MaxMsgs: t.cfg.MaxQueue,
+		}
 	case kindResults:
-		cfg.Description = "FRE: results of tenant " + tenant + "'s events"
-		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge, cfg.AllowMsgTTL = jetstream.DiscardOld, t.cfg.MaxResults, 1, longestResult, true
+		cfg = jetstream.StreamConfig{
+			Description: "FRE: results of tenant " + tenant + "'s events",
+			Discard:     jetstream.DiscardOld, MaxMsgs: t.cfg.MaxResults, MaxMsgsPerSubject: 1, MaxAge: longestResult, AllowMsgTTL: true,
+		}
 	case kindDead:
-		cfg.Description = "FRE: events of tenant " + tenant + " without further attempts"
-		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge = jetstream.DiscardOld, t.cfg.MaxResults, 1, t.cfg.KeepDead
+		cfg = jetstream.StreamConfig{
+			Description: "FRE: events of tenant " + tenant + " without further attempts",
+			Discard:     jetstream.DiscardOld, MaxMsgs: t.cfg.MaxResults, MaxMsgsPerSubject: 1, MaxAge: t.cfg.KeepDead,
+		}
 	}
+	cfg.Name, cfg.Subjects = k.of(tenant), []string{"fre." + k.word + "." + tenant + ".>"}
+	cfg.Storage, cfg.Replicas, cfg.MaxBytes = jetstream.FileStorage, t.cfg.Replicas, t.cfg.QueueBytes
+	cfg.AllowDirect, cfg.AllowAtomicPublish = true, true
 	return cfg
 }
 
-// stream returns the writer of a tenant's stream, and makes the stream if missing.
-func (t *streams) stream(ctx context.Context, k kind, tenant string) (*committer, error) {
+// writer returns the writer of a tenant's stream, and makes the stream if missing.
+func (t *streams) writer(ctx context.Context, k kind, tenant string) (*committer, error) {
 	return t.ensure(ctx, k, tenant, t.js.CreateOrUpdateStream)
 }
 
@@ -96,7 +107,7 @@ func (t *streams) find(name string) *committer {
 // put writes to a tenant's stream; see committer.put.
 func (t *streams) put(ctx context.Context, k kind, tenant string, msg *nats.Msg) (seq uint64, duplicate bool, err error) {
 	for again := false; ; again = true {
-		c, err := t.stream(ctx, k, tenant)
+		c, err := t.writer(ctx, k, tenant)
 		if err != nil {
 			return 0, false, fault(err)
 		}

@@ -248,11 +248,11 @@ func TestSharedStreams(t *testing.T) {
 	running := true
 	defer func() {
 		if running {
-			server.close()
+			server.Close()
 		}
 	}()
 	cfg := testConfig(t, e)
-	cfg.URL = "nats://operator:password@" + server.addr().String()
+	cfg.URL = "nats://operator:password@" + server.Addr().String()
 	s := open(t, cfg)
 	letter := func(key, body string, state State) *message {
 		return &message{
@@ -322,7 +322,7 @@ func TestSharedStreams(t *testing.T) {
 
 	// A lone engine knows that all nodes are new, and removes the empty shared streams.
 	running = false
-	server.close()
+	server.Close()
 	own.Listen = ""
 	s = open(t, own)
 	if d, err := s.Find(t.Context(), dead.ID); err != nil || text(t, d) != "dead" {

@@ -85,7 +85,7 @@ func (s *Service) listen(ctx context.Context, sub Subscription, handle func(cont
 		workers.Go(func() {
 			for msg := range msgs {
 				m := messageOf(msg.Subject, msg.Header, msg.Data)
-				for !over(handle(ctx, m)) && sleep(ctx, handleAgain) {
+				for !handled(handle(ctx, m)) && sleep(ctx, handleAgain) {
 				}
 			}
 		})
@@ -170,7 +170,7 @@ func consumeOne(ctx context.Context, msg jetstream.Msg, handle func(context.Cont
 	switch err := handle(ctx, m); {
 	case err == nil:
 		_ = msg.Ack() // a message whose acknowledgement is lost comes again, with the same key
-	case over(err):
+	case handled(err):
 		_ = msg.TermWithReason(oneLine(err.Error())) // as above
 	case errors.As(err, &refused) && refused.After > 0:
 		_ = msg.NakWithDelay(refused.After) // as above
@@ -179,8 +179,8 @@ func consumeOne(ctx context.Context, msg jetstream.Msg, handle func(context.Cont
 	}
 }
 
-// over reports whether a message was handled, or never will be.
-func over(err error) bool {
+// handled reports whether a message was handled, or never will be.
+func handled(err error) bool {
 	return err == nil || Final(err)
 }
 

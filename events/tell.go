@@ -109,7 +109,7 @@ type teller struct {
 
 	mu      sync.Mutex
 	waiting []byte
-	paused  bool // until next: gather, and send only when tellMost is reached
+	paused  bool // until resume: gather, and send only when tellMost is reached
 }
 
 func (t *teller) tell(e Entry) {
@@ -132,11 +132,11 @@ func (t *teller) flushLocked() {
 	t.waiting = t.waiting[:0]
 	if !t.paused {
 		t.paused = true
-		time.AfterFunc(tellEvery, t.next)
+		time.AfterFunc(tellEvery, t.resume)
 	}
 }
 
-func (t *teller) next() {
+func (t *teller) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.paused = false
