@@ -80,8 +80,8 @@ func (s *Store) check(ctx context.Context, o CheckOptions) (Checked, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, int) {}
 	}
-	c := &check{s: s, ctx: ctx, o: o, buf: make([]byte, bufferSize), damaged: make(map[string]*damage), badTrees: make(map[Digest]bool), kept: &keptTrees{read: s.Tree}}
-	for _, step := range []func() error{c.objects, c.trees, c.mend, c.images, c.database} {
+	c := &checker{s: s, ctx: ctx, o: o, buf: make([]byte, bufferSize), damaged: make(map[string]*damage), badTrees: make(map[Digest]bool), kept: &keptTrees{read: s.Tree}}
+	for _, step := range []func() error{c.checkObjects, c.checkTrees, c.mend, c.checkImages, c.checkDatabase} {
 		if err := step(); err != nil {
 			return c.done, err
 		}
@@ -89,7 +89,7 @@ func (s *Store) check(ctx context.Context, o CheckOptions) (Checked, error) {
 	return c.done, nil
 }
 
-type check struct {
+type checker struct {
 	s    *Store
 	ctx  context.Context //nolint:containedctx // of one call
 	o    CheckOptions
@@ -118,7 +118,7 @@ type observed struct {
 	err error
 }
 
-func (c *check) report(path, what, repair string) {
+func (c *checker) report(path, what, repair string) {
 	c.done.Problems++
 	if repair != "" {
 		c.done.Repaired++
@@ -128,7 +128,7 @@ func (c *check) report(path, what, repair string) {
 
 // repaired reports a problem, after the repair if Repair is set, and whether the repair
 // succeeded.
-func (c *check) repaired(path, what, how string, repair func() error) bool {
+func (c *checker) repaired(path, what, how string, repair func() error) bool {
 	if !c.o.Repair {
 		how = ""
 	} else if err := errors.Join(c.s.disk.failpoint("before repair"), repair(), c.s.disk.failpoint("repaired")); err != nil {
@@ -139,7 +139,7 @@ func (c *check) repaired(path, what, how string, repair func() error) bool {
 }
 
 // observe reads the metadata, size and digest of a file.
-func (c *check) observe(dir int, name string) *observed {
+func (c *checker) observe(dir int, name string) *observed {
 	f, err := openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return &observed{err: err}
@@ -199,8 +199,8 @@ func (e *Entry) differs(x *observed) string {
 	return ""
 }
 
-// objects hashes every file of objects/.
-func (c *check) objects() error {
+// checkObjects hashes every file of objects/.
+func (c *checker) checkObjects() error {
 	subs, err := c.s.disk.listDir("objects")
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (c *check) objects() error {
 				c.o.Progress("objects", c.done.Objects)
 			}
 			if x.err != nil || x.key() != key {
-				c.damage(key).copies[n] = x
+				c.damageOf(key).copies[n] = x
 			}
 		}
 	}
@@ -248,13 +248,13 @@ func (c *check) objects() error {
 const strayFile = "none of the store's files"
 
 // stray reports a file that is not the store's, and removes it.
-func (c *check) stray(path string) {
+func (c *checker) stray(path string) {
 	c.repaired(path, strayFile, "removed", func() error {
 		return os.RemoveAll(filepath.Join(c.s.disk.dir, path))
 	})
 }
 
-func (c *check) damage(key string) *damage {
+func (c *checker) damageOf(key string) *damage {
 	d := c.damaged[key]
 	if d == nil {
 		d = &damage{trees: make(map[Digest]bool), copies: make(map[int]*observed)}
@@ -263,8 +263,8 @@ func (c *check) damage(key string) *damage {
 	return d
 }
 
-// trees reads every tree and checks that its objects exist.
-func (c *check) trees() error {
+// checkTrees reads every tree and checks that its objects exist.
+func (c *checker) checkTrees() error {
 	names, err := c.s.disk.listDir("trees")
 	if err != nil {
 		return err
@@ -306,7 +306,7 @@ func (c *check) trees() error {
 
 // badTree fetches a lost tree again if images need it, else removes the damaged file and the
 // parts with the tree, so the next build makes the tree again.
-func (c *check) badTree(d Digest, live bool, what string) *Tree {
+func (c *checker) badTree(d Digest, live bool, what string) *Tree {
 	path := "trees/" + d.hex() + ".json"
 	if live {
 		c.badTrees[d] = true
@@ -345,7 +345,7 @@ func (c *check) badTree(d Digest, live bool, what string) *Tree {
 
 // forgetTrees forgets the parts with these trees, so builds make them again, and removes the
 // trees that no image has.
-func (c *check) forgetTrees(trees map[Digest]bool) error {
+func (c *checker) forgetTrees(trees map[Digest]bool) error {
 	var dead []Digest
 	live := c.s.meta.snap.Load().liveTrees()
 	for d := range trees {
@@ -354,19 +354,19 @@ func (c *check) forgetTrees(trees map[Digest]bool) error {
 		}
 	}
 	w := c.s.sweeper.run(c.ctx, new(Swept))
-	_, err := w.trees(dead)
+	_, err := w.removeTrees(dead)
 	return errors.Join(err, c.forgetParts(trees))
 }
 
 // forgetParts forgets the parts with these trees, so builds make them again.
-func (c *check) forgetParts(trees map[Digest]bool) error {
+func (c *checker) forgetParts(trees map[Digest]bool) error {
 	w := c.s.sweeper.run(c.ctx, new(Swept))
-	return w.parts(trees)
+	return w.forgetParts(trees)
 }
 
 // wanted notes the expected entry of each damaged or missing object of a tree; t is nil if the
 // tree is lost.
-func (c *check) wanted(d Digest, t *Tree) {
+func (c *checker) wanted(d Digest, t *Tree) {
 	if t == nil {
 		return
 	}
@@ -377,7 +377,7 @@ func (c *check) wanted(d Digest, t *Tree) {
 		}
 		key := e.key()
 		if links, _ := c.s.disk.objectLinks(objectName(key, 0)); links == 0 {
-			c.damage(key).copies[0] = &observed{err: fs.ErrNotExist}
+			c.damageOf(key).copies[0] = &observed{err: fs.ErrNotExist}
 		}
 		if x := c.damaged[key]; x != nil {
 			x.entry = e
@@ -386,8 +386,8 @@ func (c *check) wanted(d Digest, t *Tree) {
 	}
 }
 
-// database compares the rows with the disk.
-func (c *check) database() error {
+// checkDatabase compares the rows with the disk.
+func (c *checker) checkDatabase() error {
 	// Drop SQLite's page cache: it would hide damage on disk.
 	if _, err := c.s.meta.db.ExecContext(c.ctx, `PRAGMA shrink_memory`); err != nil {
 		return err
@@ -443,7 +443,7 @@ func (c *check) database() error {
 }
 
 // integrity runs SQLite's quick or integrity check and returns its finding; "" for none.
-func (c *check) integrity(check string) string {
+func (c *checker) integrity(check string) string {
 	var result string
 	if err := c.s.meta.db.QueryRowContext(c.ctx, `PRAGMA `+check+`_check(1)`).Scan(&result); err != nil {
 		return err.Error()

@@ -14,8 +14,8 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// images compares each image's directory with its trees.
-func (c *check) images() error {
+// checkImages compares each image's directory with its trees.
+func (c *checker) checkImages() error {
 	for _, img := range c.s.meta.snap.Load().images {
 		if err := c.ctx.Err(); err != nil {
 			return err
@@ -27,9 +27,9 @@ func (c *check) images() error {
 		if c.lostImage(img) {
 			continue
 		}
-		i := checkedImage{check: c, img: img, dir: "images/" + img.Digest.hex()}
-		i.manifest()
-		if err := i.root(); err != nil && i.there() {
+		i := checkedImage{checker: c, img: img, dir: "images/" + img.Digest.hex()}
+		i.compareManifest()
+		if err := i.compareRoot(); err != nil && i.there() {
 			return fmt.Errorf("image %s: %w", img.Digest, err)
 		}
 	}
@@ -38,7 +38,7 @@ func (c *check) images() error {
 
 // lostImage drops an image with a lost tree or object. It returns true if the image needs no
 // further check.
-func (c *check) lostImage(img *Image) bool {
+func (c *checker) lostImage(img *Image) bool {
 	what, broken := "", false
 	for _, p := range img.Parts {
 		lost, bad := c.badTrees[p.Tree]
@@ -71,7 +71,7 @@ func (c *check) lostImage(img *Image) bool {
 
 // strayImages reports directories without a row. A build that has renamed its directory holds mu
 // until its row is written.
-func (c *check) strayImages() error {
+func (c *checker) strayImages() error {
 	c.s.meta.mu.Lock()
 	names, err := c.s.disk.listDir("images")
 	known := c.s.meta.snap.Load().byDigest
@@ -97,7 +97,7 @@ func (c *check) strayImages() error {
 
 // checkedImage is the check of one image.
 type checkedImage struct {
-	*check
+	*checker
 	img     *Image
 	dir     string // relative to the store's directory
 	touched bool   // something below rootfs was repaired
@@ -114,8 +114,8 @@ func (i *checkedImage) problem(path, what, how string, repair func() error) bool
 	})
 }
 
-// manifest compares manifest.json with the digest.
-func (i *checkedImage) manifest() {
+// compareManifest compares manifest.json with the digest.
+func (i *checkedImage) compareManifest() {
 	path := filepath.Join(i.s.disk.dir, i.dir, "manifest.json")
 	b, err := os.ReadFile(path)
 	what := "content has changed"
@@ -151,8 +151,8 @@ func (i *checkedImage) manifest() {
 	})
 }
 
-// root compares rootfs/ and hidden/ with the image's trees.
-func (i *checkedImage) root() error {
+// compareRoot compares rootfs/ and hidden/ with the image's trees.
+func (i *checkedImage) compareRoot() error {
 	entries, hidden, err := merge(i.img.Manifest, i.kept.tree)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (i *checkedImage) root() error {
 			made[e.Path] = is
 		}
 	}
-	i.hidden(hidden)
+	i.compareHidden(hidden)
 	if !i.touched {
 		return nil
 	}
@@ -275,8 +275,8 @@ func (i *checkedImage) differs(e *Entry, x *observed) string {
 	return e.differs(x)
 }
 
-// hidden makes sure the image links the objects that its root does not show.
-func (i *checkedImage) hidden(keys map[string]bool) {
+// compareHidden makes sure the image links the objects that its root does not show.
+func (i *checkedImage) compareHidden(keys map[string]bool) {
 	i.strays("", map[string]bool{"manifest.json": true, "rootfs": true, hiddenName: true})
 	i.strays(hiddenName, keys)
 	missing := make(map[string]bool)

@@ -42,7 +42,7 @@ func crashChild(dir, failpoint string) error {
 	if err != nil {
 		return err
 	}
-	s.disk.fail = killAt(failpoint)
+	s.disk.failAt = killAt(failpoint)
 	ctx := context.Background()
 	run, err := strconv.Atoi(os.Getenv("FRE_STORE_RUN"))
 	if err != nil {
@@ -130,7 +130,7 @@ func repairChild(dir, failpoint string) error {
 	if err != nil {
 		return err
 	}
-	s.disk.fail = killAt(failpoint)
+	s.disk.failAt = killAt(failpoint)
 	_, err = s.Check(context.Background(), CheckOptions{Repair: true})
 	return errors.Join(err, s.Close())
 }

@@ -228,7 +228,7 @@ func (m *metadata) loadDB() error {
 	if err := errors.Join(f.Close(), m.disk.root.Sync()); err != nil {
 		return err
 	}
-	if err := checkLog(path + "-wal"); err != nil {
+	if err := checkLog(int(m.disk.root.Fd()), dbName+"-wal"); err != nil {
 		return err
 	}
 	if m.db, err = openDB(path); err != nil {

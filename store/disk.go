@@ -26,13 +26,13 @@ type disk struct {
 
 	syncs  sharedSync
 	serial atomic.Uint64 // makes names below tmp/ unique in this process
-	copies copies
+	copies copyHints
 	// takingOver is held while a file becomes root's, so a second call for the same file sees
 	// the new owner.
 	takingOver sync.Mutex
 
 	linkLimit uint64                   // tests: links a file may have, 0 for the file system's own limit
-	fail      func(point string) error // tests: called at each failpoint
+	failAt    func(point string) error // tests: called at each failpoint
 }
 
 func (k *disk) openDirs() error {
@@ -139,10 +139,10 @@ func (k *disk) removeTmp(name string) {
 }
 
 func (k *disk) failpoint(name string) error {
-	if k.fail == nil {
+	if k.failAt == nil {
 		return nil
 	}
-	return k.fail(name)
+	return k.failAt(name)
 }
 
 // moveToTmp takes an image directory away in one step.

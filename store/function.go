@@ -87,8 +87,8 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	return nil
 }
 
-// uses reports whether the function keeps the image.
-func (f *Function) uses(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
+// keeps reports whether the function keeps the image.
+func (f *Function) keeps(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
 
 // without returns a copy of f that no longer keeps image d for a rollback.
 func (f *Function) without(d Digest) *Function {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,23 +22,6 @@ var mountPoints = [...]string{"dev", "etc", "function", "opt", "proc", "run", "s
 
 // minPrefix is the minimal length of a digest prefix, in digits.
 const minPrefix = 6
-
-// Tree reads a committed tree and verifies the digest. The caller owns the result. Errors:
-// fs.ErrNotExist, ErrTree.
-func (s *Store) Tree(d Digest) (*Tree, error) {
-	if err := d.check(); err != nil {
-		return nil, fmt.Errorf("tree: %w", err)
-	}
-	s.leases.useTree(d)
-	return s.disk.readTree(d)
-}
-
-// Entries returns the entries of an image's root, sorted by path, including the mount points of
-// every image. Errors: fs.ErrNotExist, ErrTree.
-func (s *Store) Entries(img *Image) ([]Entry, error) {
-	entries, _, err := merge(img.Manifest, s.recent.tree)
-	return entries, err
-}
 
 // keptTrees caches decoded trees while many images are read, which mostly share a few trees. The
 // cache starts again when it holds too many entries (maxKept, maxRecent).
@@ -145,7 +127,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	var staged string
 	var own sized
 	if snap.byDigest[d] == nil {
-		entries, hidden, err := merge(img.Manifest, s.recent.tree)
+		entries, hidden, err := merge(img.Manifest, s.recentTree)
 		if err != nil {
 			return nil, err
 		}
@@ -188,42 +170,6 @@ func (k *disk) stageImage(ctx context.Context, entries []Entry, hidden map[strin
 		return own, err
 	}
 	return ownSizeOf(int(dir.Fd()), entries, len(hidden) > 0)
-}
-
-// recentTrees caches the trees of recently linked images.
-type recentTrees struct {
-	disk   *disk
-	leases *leases
-
-	mu   sync.Mutex
-	kept keptTrees
-}
-
-// tree is [Store.Tree] with a cache: a recent image most often had the same tree. Callers must
-// not change the result.
-func (r *recentTrees) tree(d Digest) (*Tree, error) {
-	if err := d.check(); err != nil {
-		return nil, fmt.Errorf("tree: %w", err)
-	}
-	r.leases.useTree(d)
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(r.disk.trees.Fd()), d.hex()+".json", &st, 0); err != nil {
-		return nil, fmt.Errorf("tree %s: %w", d, err)
-	}
-	r.mu.Lock()
-	t := r.kept.trees[d]
-	r.mu.Unlock()
-	if t != nil {
-		return t, nil
-	}
-	t, err := r.disk.readTree(d)
-	if err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.kept.keep(d, t, maxRecent)
-	return t, nil
 }
 
 // publishImage gives a staged image its final directory, row and tag. staged is "" if only the
@@ -457,7 +403,7 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 		}
 	}
 	for _, f := range snap.functionList {
-		if f.uses(d) {
+		if f.keeps(d) {
 			return fmt.Errorf("%w by function %s", ErrInUse, f.Name)
 		}
 	}

@@ -22,10 +22,10 @@ const (
 	indexLogName = "index.log"
 )
 
-// index holds the content of the database that the images' manifests lack: with both a lost
+// indexContent holds the content of the database that the images' manifests lack: with both a lost
 // database is rebuilt. Without the tenants' ids, a tenant could get the id, and so the files, of
 // another tenant. Parts are left out: builds find them again.
-type index struct {
+type indexContent struct {
 	Tenants   []Tenant    `json:"tenants"`
 	Functions []*Function `json:"functions"`
 	Images    []indexed   `json:"images"` // newest first
@@ -140,7 +140,7 @@ func (x *indexFile) cut() {
 // write writes index.json in full and empties the log. After a crash in between, the lines of
 // the log repeat changes that index.json already has.
 func (x *indexFile) write(n *snapshot) error {
-	all := index{
+	all := indexContent{
 		Tenants:   slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) }),
 		Functions: n.functionList,
 	}
@@ -176,15 +176,15 @@ func (x *indexFile) write(n *snapshot) error {
 
 // readIndex reads the index: index.json with the lines of index.log applied. It skips a line
 // that a crash has cut off or that is unreadable.
-func (k *disk) readIndex() index {
-	var x index
+func (k *disk) readIndex() indexContent {
+	var x indexContent
 	b, err := os.ReadFile(filepath.Join(k.dir, indexName))
 	if err == nil {
 		err = json.Unmarshal(b, &x)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		k.log.Error("cannot read index: functions and tenants are lost", "error", err)
-		x = index{}
+		x = indexContent{}
 	}
 	log, err := os.ReadFile(filepath.Join(k.dir, indexLogName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -204,7 +204,7 @@ func (k *disk) readIndex() index {
 	return x
 }
 
-func (x *index) apply(l indexLine) {
+func (x *indexContent) apply(l indexLine) {
 	if l.Tenant != nil {
 		x.Tenants = slices.DeleteFunc(x.Tenants, func(t Tenant) bool { return t.ID == l.Tenant.ID || t.Name == l.Tenant.Name })
 		x.Tenants = append(x.Tenants, *l.Tenant)
@@ -306,7 +306,7 @@ func (m *metadata) rebuild(t *tx) error {
 
 // readImages reads all images from disk in the order of their creation: first the images in the
 // index, then the others by time.
-func (k *disk) readImages(x index) ([]imageOnDisk, error) {
+func (k *disk) readImages(x indexContent) ([]imageOnDisk, error) {
 	names, err := readNames(k.images)
 	if err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func TestIndexLogOfFailures(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
 	broken := errors.New("broken")
-	s.disk.fail = func(point string) error {
+	s.disk.failAt = func(point string) error {
 		if point == "before commit" {
 			return broken
 		}
@@ -101,9 +101,9 @@ func TestIndexLogOfFailures(t *testing.T) {
 	}
 	// This is the first change after Open, which writes index.json: the next change must write the
 	// file again.
-	s.disk.fail = func(string) error { return broken }
+	s.disk.failAt = func(string) error { return broken }
 	fail()
-	s.disk.fail = nil
+	s.disk.failAt = nil
 	if _, err := s.Tenant(t.Context(), "third"); err != nil {
 		t.Fatal(err)
 	}

@@ -92,16 +92,16 @@ func TestFullAtEachStep(t *testing.T) {
 			s := openStore(t, t.TempDir())
 			kept := putImage(t, s, "kept", "1", putTree(t, s, map[string]string{"a": "a", "b/c": "c"}))
 			full := func(full string) {
-				s.disk.fail = func(point string) error {
+				s.disk.failAt = func(point string) error {
 					if point == full {
-						s.disk.fail = nil
+						s.disk.failAt = nil
 						return unix.ENOSPC
 					}
 					return nil
 				}
 			}
 			full(point)
-			if err := fillDisk(t, s, 1); (err == nil) != (s.disk.fail != nil) || err != nil && !errors.Is(err, unix.ENOSPC) {
+			if err := fillDisk(t, s, 1); (err == nil) != (s.disk.failAt != nil) || err != nil && !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("build: %v", err)
 			}
 			clean := func(images int) {
@@ -125,7 +125,7 @@ func TestFullAtEachStep(t *testing.T) {
 				full(point)
 				d := s.Images()[0].Digest
 				err := s.RemoveImage(t.Context(), d)
-				s.disk.fail = nil
+				s.disk.failAt = nil
 				if _, left := s.Image(string(d)); left == nil {
 					t.Errorf("RemoveImage: %v, and the image is there", err)
 				}

@@ -67,14 +67,14 @@ const maxCopies = 1 << 20
 // links of a file (65,000 on ext4). At the limit linkObject makes a further copy: key.1, key.2,
 // …
 func (k *disk) linkObject(key string, dir int, name string) error {
-	for n := k.copies.first(key); ; {
+	for n := k.copies.firstFree(key); ; {
 		err := k.linkat(int(k.objects.Fd()), objectName(key, n), dir, name)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, unix.EMLINK):
 			n++
-			k.copies.full(key, n)
+			k.copies.setFull(key, n)
 		case errors.Is(err, unix.ENOENT) && n > 0:
 			if err := k.copyObject(key, n); err != nil {
 				return fmt.Errorf("copy object %s: %w", key, err)
@@ -150,23 +150,6 @@ func (k *disk) copyObject(key string, n int) error {
 		return nil
 	}
 	return err
-}
-
-// OpenFile opens the content of a file entry for reading; the caller closes it. Either the
-// caller holds a lease ([Store.Hold]) or an image holds the entry's tree. Errors:
-// fs.ErrNotExist.
-func (s *Store) OpenFile(e *Entry) (io.ReadCloser, error) {
-	if e.Kind != KindFile {
-		return nil, fmt.Errorf("open %s: %w", e.Path, ErrFileType)
-	}
-	if e.Size == 0 {
-		return io.NopCloser(strings.NewReader("")), nil
-	}
-	f, err := openat(int(s.disk.objects.Fd()), objectName(e.key(), 0), unix.O_RDONLY, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", e.Path, err)
-	}
-	return f, nil
 }
 
 // setMeta gives the open file f the owner, mode and mtime of e. f is name below dir, and this

@@ -29,16 +29,16 @@ import (
 //	reserve                  room for removals on a full disk
 //	lock                     flock and pid of the engine
 type Store struct {
+	treeReader
+
 	log  *slog.Logger
 	lock *os.File
 	disk *disk
 	meta *metadata
 
-	recent recentTrees
-
 	leases  leases
 	sweeper sweeper
-	uses    uses
+	uses    imageUses
 }
 
 // LockedError reports that another engine uses the state directory.
@@ -69,7 +69,7 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	}
 	d := &disk{dir: dir, log: log}
 	s := &Store{log: log, disk: d, meta: &metadata{disk: d, log: log}}
-	s.recent = recentTrees{disk: d, leases: &s.leases}
+	s.treeReader = treeReader{disk: d, leases: &s.leases}
 	s.sweeper = sweeper{disk: d, meta: s.meta, leases: &s.leases, log: log}
 	// Avoid the names of leftovers that an earlier Open could not remove.
 	s.disk.serial.Store(uint64(time.Now().UnixNano()))
@@ -82,7 +82,7 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if s.disk.root, err = os.Open(dir); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	if s.lock, err = takeLock(dir); err != nil {
+	if s.lock, err = takeLock(d.root); err != nil {
 		return nil, err
 	}
 	if err := s.disk.openDirs(); err != nil {
@@ -122,20 +122,27 @@ func (s *Store) Close() error {
 // Dir returns the absolute path of the store.
 func (s *Store) Dir() string { return s.disk.dir }
 
+// closeFiles closes the open parts, the lock last.
 func (s *Store) closeFiles() error {
+	return errors.Join(s.meta.Close(), s.disk.Close(), releaseLock(s.lock))
+}
+
+// Close closes the database and the index.
+func (m *metadata) Close() error {
 	var errs []error
-	if s.meta.db != nil {
-		errs = append(errs, s.meta.db.Close())
+	if m.db != nil {
+		errs = append(errs, m.db.Close())
 	}
-	if s.meta.index.log != nil {
-		errs = append(errs, s.meta.index.log.Close())
+	if m.index.log != nil {
+		errs = append(errs, m.index.log.Close())
 	}
-	// Unlock explicitly, and last: a child between fork and exec holds a copy of the descriptor,
-	// so close alone would keep the lock until the exec.
-	if s.lock != nil {
-		errs = append(errs, unix.Flock(int(s.lock.Fd()), unix.LOCK_UN))
-	}
-	for _, f := range []*os.File{s.disk.objects, s.disk.trees, s.disk.images, s.disk.tmp, s.disk.root, s.lock} {
+	return errors.Join(errs...)
+}
+
+// Close closes the directories.
+func (k *disk) Close() error {
+	var errs []error
+	for _, f := range []*os.File{k.objects, k.trees, k.images, k.tmp, k.root} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -143,21 +150,30 @@ func (s *Store) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// takeLock takes the flock on dir/lock and writes the pid into the file. The kernel releases the
-// lock when the process ends.
-func takeLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+// releaseLock undoes takeLock; f may be nil. It unlocks explicitly: a child between fork and
+// exec holds a copy of the descriptor, so close alone would keep the lock until the exec.
+func releaseLock(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+}
+
+// takeLock takes the flock on the file lock in dir and writes the pid into the file. The kernel
+// releases the lock when the process ends.
+func takeLock(dir *os.File) (*os.File, error) {
+	f, err := openat(int(dir.Fd()), "lock", unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock store: %w", err)
+		return nil, fmt.Errorf("lock store %s: %w", dir.Name(), err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock store: %w", err)
+			return nil, fmt.Errorf("lock store %s: %w", dir.Name(), err)
 		}
 		b, _ := io.ReadAll(io.LimitReader(f, 32))
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-		return nil, &LockedError{Dir: dir, PID: pid}
+		return nil, &LockedError{Dir: dir.Name(), PID: pid}
 	}
 	// The pid is only for people: do not fail if a full disk has no room for it.
 	if f.Truncate(0) == nil {
@@ -244,19 +260,19 @@ func (s *Store) reconcile() error {
 	})
 }
 
-// copies remembers, for each object, the first copy that may have room for links.
-type copies struct {
+// copyHints remembers, for each object, the first copy that may have room for links.
+type copyHints struct {
 	mu   sync.Mutex
 	next map[string]int
 }
 
-func (c *copies) first(key string) int {
+func (c *copyHints) firstFree(key string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.next[key]
 }
 
-func (c *copies) full(key string, next int) {
+func (c *copyHints) setFull(key string, next int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.next == nil {

@@ -18,7 +18,7 @@ import (
 // mend repairs the damaged objects: metadata in place; content from another copy, from an
 // image's file that is a separate inode, or from a registry. It writes content into the damaged
 // file itself, so all links to the file are sound again.
-func (c *check) mend() error {
+func (c *checker) mend() error {
 	if len(c.damaged) == 0 {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (c *check) mend() error {
 }
 
 // garbage removes a damaged object that no tree has.
-func (c *check) garbage(key string, d *damage) {
+func (c *checker) garbage(key string, d *damage) {
 	for n := range d.copies {
 		c.repaired("objects/"+objectName(key, n), "does not match its digest, and is in no tree", "removed", func() error {
 			return c.removeObject(key, n)
@@ -53,13 +53,13 @@ func (c *check) garbage(key string, d *damage) {
 }
 
 // removeObject removes a damaged copy; the next Writer that needs the object restores it.
-func (c *check) removeObject(key string, n int) error {
+func (c *checker) removeObject(key string, n int) error {
 	c.s.leases.mu.Lock()
 	defer c.s.leases.mu.Unlock()
 	return os.RemoveAll(filepath.Join(c.s.disk.dir, "objects", objectName(key, n)))
 }
 
-func (c *check) mendCopy(key string, n int, d *damage, what string) {
+func (c *checker) mendCopy(key string, n int, d *damage, what string) {
 	path := "objects/" + objectName(key, n)
 	if !c.o.Repair {
 		d.lost = d.lost || n == 0 && !d.sound(n) && d.source == "" && c.otherCopy(key, d) == "" && !c.fetchable(d)
@@ -96,7 +96,7 @@ func (d *damage) sound(n int) bool {
 var errNoSource = errors.New("no intact copy left")
 
 // restore repairs a copy and returns a description of the repair.
-func (c *check) restore(key string, n int, d *damage) (string, error) {
+func (c *checker) restore(key string, n int, d *damage) (string, error) {
 	dir, name := int(c.s.disk.objects.Fd()), objectName(key, n)
 	if d.sound(n) {
 		return "set back", setBack(dir, name, d.entry)
@@ -146,7 +146,7 @@ func setBack(dir int, name string, e *Entry) error {
 }
 
 // otherCopy returns the name of a sound copy; "" if there is none.
-func (c *check) otherCopy(key string, d *damage) string {
+func (c *checker) otherCopy(key string, d *damage) string {
 	for n := 0; ; n++ {
 		if _, damaged := d.copies[n]; damaged {
 			continue
@@ -159,7 +159,7 @@ func (c *check) otherCopy(key string, d *damage) string {
 	}
 }
 
-func (c *check) openSource(key string, d *damage) (io.ReadCloser, string, error) {
+func (c *checker) openSource(key string, d *damage) (io.ReadCloser, string, error) {
 	if name := c.otherCopy(key, d); name != "" {
 		f, err := openat(int(c.s.disk.objects.Fd()), name, unix.O_RDONLY, 0)
 		return f, "taken from another copy", err
@@ -182,17 +182,17 @@ func (c *check) openSource(key string, d *damage) (io.ReadCloser, string, error)
 }
 
 // fetchable reports whether a registry knows an image with the object.
-func (c *check) fetchable(d *damage) bool { return c.o.Fetch != nil && c.known(d.trees) }
+func (c *checker) fetchable(d *damage) bool { return c.o.Fetch != nil && c.known(d.trees) }
 
 // known reports whether a registry knows an image with one of these trees.
-func (c *check) known(trees map[Digest]bool) bool {
+func (c *checker) known(trees map[Digest]bool) bool {
 	return slices.ContainsFunc(c.s.meta.snap.Load().images, func(img *Image) bool {
 		return len(img.Remotes) > 0 && slices.ContainsFunc(img.Parts, func(p Part) bool { return trees[p.Tree] })
 	})
 }
 
 // fetchTree calls FetchTree, verifies the tree and puts it in place.
-func (c *check) fetchTree(d Digest) (*Tree, string, error) {
+func (c *checker) fetchTree(d Digest) (*Tree, string, error) {
 	t, from, err := c.o.FetchTree(c.ctx, d)
 	if err != nil {
 		return nil, "", err
@@ -218,7 +218,7 @@ func (c *check) fetchTree(d Digest) (*Tree, string, error) {
 
 // stage writes the content of r to tmp/. An error means that the content is not e's or could not
 // be written. The caller removes the file in any case.
-func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
+func (c *checker) stage(r io.Reader, e *Entry) (name string, err error) {
 	name = "repair-" + strconv.FormatUint(c.s.disk.serial.Add(1), 10)
 	tmp := int(c.s.disk.tmp.Fd())
 	f, err := openat(tmp, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
@@ -241,7 +241,7 @@ func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 
 // overwrite writes a staged file's content into the existing file, which stays damaged until the
 // end. ETXTBSY: a sandbox executes the file.
-func (c *check) overwrite(dir int, name, staged string, e *Entry) error {
+func (c *checker) overwrite(dir int, name, staged string, e *Entry) error {
 	src, err := openat(int(c.s.disk.tmp.Fd()), staged, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -269,7 +269,7 @@ func (c *check) overwrite(dir int, name, staged string, e *Entry) error {
 
 // findSources looks for files of images that equal a damaged object. Such files exist if the
 // object is missing, or if a separate file has taken its place.
-func (c *check) findSources() {
+func (c *checker) findSources() {
 	trees := make(map[Digest]bool)
 	for _, d := range c.damaged {
 		if d.entry != nil {
@@ -306,4 +306,4 @@ func (c *check) findSources() {
 }
 
 // stillBroken reports whether a repair of the object has failed.
-func (c *check) stillBroken(key string) bool { return c.damaged[key] != nil && c.damaged[key].broken }
+func (c *checker) stillBroken(key string) bool { return c.damaged[key] != nil && c.damaged[key].broken }

@@ -145,7 +145,7 @@ func TestSizes(t *testing.T) {
 			}
 			what += ": removed"
 		case op == 8:
-			s.disk.fail = func(point string) error {
+			s.disk.failAt = func(point string) error {
 				if point == "before commit" {
 					return errors.New("cut short")
 				}
@@ -159,7 +159,7 @@ func TestSizes(t *testing.T) {
 			} else if err := s.RemoveImage(t.Context(), images[0].Digest); err == nil {
 				t.Fatal("no error")
 			}
-			s.disk.fail = nil
+			s.disk.failAt = nil
 			what += ": failed"
 		default:
 			if err := s.Close(); err != nil {

@@ -102,10 +102,10 @@ func (s *sweeper) sweepAll(ctx context.Context, o SweepOptions, done *Swept) err
 	}
 	w := s.run(ctx, done)
 	w.dry = o.DryRun
-	if _, err := w.trees(dead); err != nil {
+	if _, err := w.removeTrees(dead); err != nil {
 		return err
 	}
-	if err := w.allObjects(live); err != nil {
+	if err := w.removeUnlinked(live); err != nil {
 		return err
 	}
 	if !o.DryRun {
@@ -199,7 +199,7 @@ func (s *sweeper) sweepDead(dead []Digest, done *Swept) error {
 		}
 	}
 	w := s.run(context.Background(), done)
-	gone, err := w.trees(dead)
+	gone, err := w.removeTrees(dead)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (s *sweeper) sweepDead(dead []Digest, done *Swept) error {
 		err = w.spare(s.meta.snap.Load().looseTrees(), unlinked)
 	}
 	if err == nil {
-		err = w.objects(unlinked)
+		err = w.removeObjects(unlinked)
 	}
 	if err != nil {
 		return err
@@ -245,14 +245,14 @@ type sweep struct {
 	done *Swept
 }
 
-// trees removes dead trees, their parts first, and returns the trees that no lease keeps.
-func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
+// removeTrees removes dead trees, their parts first, and returns the trees that no lease keeps.
+func (w *sweep) removeTrees(dead []Digest) (map[Digest]bool, error) {
 	gone := make(map[Digest]bool, len(dead))
 	for step := range slices.Chunk(dead, sweepStep) {
 		if err := w.ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := w.treesStep(step, gone); err != nil {
+		if err := w.removeTreesStep(step, gone); err != nil {
 			return nil, err
 		}
 	}
@@ -266,7 +266,7 @@ func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
 	return gone, w.disk.failpoint("trees swept")
 }
 
-func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
+func (w *sweep) removeTreesStep(dead []Digest, gone map[Digest]bool) error {
 	w.leases.mu.Lock()
 	defer w.leases.mu.Unlock()
 	step := make(map[Digest]bool, len(dead))
@@ -277,7 +277,7 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 		}
 		step[d], gone[d] = true, true
 	}
-	if err := w.parts(step); err != nil {
+	if err := w.forgetParts(step); err != nil {
 		return err
 	}
 	for d := range step {
@@ -300,8 +300,8 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 	return nil
 }
 
-// parts forgets the parts of trees that are about to be removed.
-func (w *sweep) parts(trees map[Digest]bool) error {
+// forgetParts forgets the parts of trees that are about to be removed.
+func (w *sweep) forgetParts(trees map[Digest]bool) error {
 	var dead []string
 	for key, p := range w.meta.snap.Load().parts {
 		if trees[p.Tree] {
@@ -326,8 +326,8 @@ func (w *sweep) parts(trees map[Digest]bool) error {
 	return w.disk.failpoint("parts swept")
 }
 
-// allObjects removes every object without another link and without a live tree.
-func (w *sweep) allObjects(live map[Digest]bool) error {
+// removeUnlinked removes every object without another link and without a live tree.
+func (w *sweep) removeUnlinked(live map[Digest]bool) error {
 	subs, err := w.disk.listDir("objects")
 	if err != nil {
 		return err
@@ -341,7 +341,7 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 			return err
 		}
 		defer clear(unlinked)
-		return w.objects(unlinked)
+		return w.removeObjects(unlinked)
 	}
 	for _, sub := range subs {
 		if err := w.ctx.Err(); err != nil {
@@ -390,21 +390,21 @@ func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
 	return nil
 }
 
-// objects removes the objects without another link that no lease keeps. The map holds the
+// removeObjects removes the objects without another link that no lease keeps. The map holds the
 // highest known copy number of each.
-func (w *sweep) objects(unlinked map[string]int) error {
+func (w *sweep) removeObjects(unlinked map[string]int) error {
 	for step := range slices.Chunk(slices.Collect(maps.Keys(unlinked)), sweepStep) {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		if err := w.objectsStep(step, unlinked); err != nil {
+		if err := w.removeObjectsStep(step, unlinked); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
+func (w *sweep) removeObjectsStep(keys []string, copies map[string]int) error {
 	if err := w.leases.lockRead(w.disk.treeKeys); err != nil {
 		return err
 	}
@@ -413,16 +413,16 @@ func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
 		if w.leases.usesKeyLocked(key) {
 			continue
 		}
-		if err := w.object(key, copies[key]); err != nil {
+		if err := w.removeCopies(key, copies[key]); err != nil {
 			return fmt.Errorf("remove object %s: %w", key, err)
 		}
 	}
 	return w.disk.failpoint("objects swept")
 }
 
-// object removes all copies of an object, at least 0 to last, unless a copy has another link. It
+// removeCopies removes all copies of an object, at least 0 to last, unless a copy has another link. It
 // removes copy 0 last, so a crash half-way leaves no copy without copy 0.
-func (w *sweep) object(key string, last int) error {
+func (w *sweep) removeCopies(key string, last int) error {
 	var sizes []int64
 	for n := 0; ; n++ {
 		links, bytes := w.disk.objectLinks(objectName(key, n))

@@ -152,7 +152,7 @@ func TestSweepEnds(t *testing.T) {
 	putTree(t, s, map[string]string{"a": "a"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s.disk.fail = func(point string) error {
+	s.disk.failAt = func(point string) error {
 		if point == "trees swept" {
 			cancel()
 		}

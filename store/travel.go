@@ -6,47 +6,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
-	"path/filepath"
-	"slices"
 )
 
 // A tree travels as its canonical bytes ([Store.TreeBytes]) and the contents of its objects, in
 // the order of [Tree.Objects]. By the digest of the bytes, the receiver knows the digest of
 // every object before the object arrives.
-
-// TreeBytes returns the canonical encoding of a committed tree; d is its digest. Errors:
-// fs.ErrNotExist, ErrTree.
-func (s *Store) TreeBytes(d Digest) ([]byte, error) {
-	if err := d.check(); err != nil {
-		return nil, fmt.Errorf("tree: %w", err)
-	}
-	s.leases.useTree(d)
-	b, err := os.ReadFile(filepath.Join(s.disk.dir, "trees", d.hex()+".json"))
-	if err != nil {
-		return nil, fmt.Errorf("tree %s: %w", d, err)
-	}
-	if sumDigest(b) != d {
-		return nil, fmt.Errorf("tree %s: %w: content has changed", d, ErrTree)
-	}
-	return b, nil
-}
-
-// ManifestBytes returns the manifest of an image; d is its digest. Errors: fs.ErrNotExist,
-// ErrTree.
-func (s *Store) ManifestBytes(d Digest) ([]byte, error) {
-	if err := d.check(); err != nil {
-		return nil, fmt.Errorf("image: %w", err)
-	}
-	b, err := os.ReadFile(filepath.Join(s.disk.dir, "images", d.hex(), "manifest.json"))
-	if err != nil {
-		return nil, fmt.Errorf("manifest of image %s: %w", d, err)
-	}
-	if sumDigest(b) != d {
-		return nil, fmt.Errorf("manifest of image %s: %w: content has changed: repair the store with fre system fsck", d, ErrTree)
-	}
-	return b, nil
-}
 
 // DecodeTree decodes the TreeBytes of another, maybe hostile, store. It checks the digest, every
 // path and every entry. Errors: ErrTree.
@@ -118,19 +82,4 @@ func (s *Store) PutTree(ctx context.Context, t *Tree, next func(*Entry) (io.Read
 	}
 	_, err = w.Commit(ctx)
 	return err
-}
-
-// HasTree reports whether the tree and all of its objects are in the store. A sweep may remove
-// the objects of a tree that no image and no part has. A caller that goes on to use the tree
-// holds a lease.
-func (s *Store) HasTree(d Digest) bool {
-	if d.check() != nil {
-		return false
-	}
-	s.leases.useTree(d) // first, so no sweep removes the tree or its objects from now on
-	keys, err := s.disk.treeKeys(d)
-	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
-		links, _ := s.disk.objectLinks(objectName(key, 0))
-		return links == 0
-	})
 }

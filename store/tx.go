@@ -344,7 +344,7 @@ func (t *tx) dropImage(d Digest) error {
 		switch {
 		case f.Image == d:
 			t.showFunction(f.Name, nil)
-		case f.uses(d):
+		case f.keeps(d):
 			if err := t.putFunction(f.without(d)); err != nil {
 				return err
 			}

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// uses holds the time of the last use of each image. It lives in memory; SaveUses writes the
+// imageUses holds the time of the last use of each image. It lives in memory; SaveUses writes the
 // times that moved by useStep or more, so using an image costs no write.
-type uses struct {
+type imageUses struct {
 	mu   sync.Mutex // after leases.mu
 	at   map[Digest]useTime
 	gone map[Digest]chan struct{} // images being removed as unused; closed at the end of the removal
@@ -34,7 +34,7 @@ func (s *Store) Use(d Digest) bool {
 
 // note notes a use and adds puts. If a removal of the image is under way, note instead returns a
 // channel that is closed at the end of the removal.
-func (u *uses) note(d Digest, puts int) (leaving <-chan struct{}) {
+func (u *imageUses) note(d Digest, puts int) (leaving <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if leaving := u.gone[d]; leaving != nil {
@@ -48,7 +48,7 @@ func (u *uses) note(d Digest, puts int) (leaving <-chan struct{}) {
 }
 
 // forget is called after an image's row is gone.
-func (u *uses) forget(d Digest) {
+func (u *imageUses) forget(d Digest) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.at, d)

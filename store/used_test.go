@@ -113,9 +113,9 @@ func TestRemovePut(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := make(chan struct{})
-	s.disk.fail = func(point string) error {
+	s.disk.failAt = func(point string) error {
 		if point == "before commit" {
-			s.disk.fail = nil
+			s.disk.failAt = nil
 			if s.uses.note(d, 0) == nil {
 				t.Error("an image that is going can be used")
 			}

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // The write-ahead log after a crash (sqlite.org/fileformat2.html, section 4); numbers are
@@ -22,8 +23,8 @@ import (
 // checkLog finds damage that loses acknowledged transactions: an unsound frame, and at or after
 // it more than one transaction. A crash has no such effect, because each transaction is on disk
 // before the next begins. Errors: errCorrupt.
-func checkLog(path string) error {
-	f, err := os.Open(path)
+func checkLog(dir int, name string) error {
+	f, err := openat(dir, name, unix.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -251,7 +251,7 @@ func (w *Writer) stage(e *Entry, r io.Reader) error {
 	if w.has(e.key()) {
 		return nil
 	}
-	f, err := w.incoming()
+	f, err := w.openIncoming()
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,7 @@ func (w *Writer) stage(e *Entry, r io.Reader) error {
 
 // stageLarge continues stage after the first bytes, which fill w.buf.
 func (w *Writer) stageLarge(e *Entry, r io.Reader) error {
-	f, err := w.incoming()
+	f, err := w.openIncoming()
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (w *Writer) stageLarge(e *Entry, r io.Reader) error {
 
 const incomingName = "incoming"
 
-func (w *Writer) incoming() (*os.File, error) {
+func (w *Writer) openIncoming() (*os.File, error) {
 	return openat(int(w.dir.Fd()), incomingName, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 }
 
