@@ -103,7 +103,7 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := s.reconcile(); err != nil {
 		return nil, fmt.Errorf("reconcile store: %w", err)
 	}
-	if err := s.loadUses(); err != nil {
+	if err := s.uses.load(s.meta); err != nil {
 		return nil, fmt.Errorf("open store database: %w", err)
 	}
 	s.disk.fillReserve()

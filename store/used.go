@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// imageUses holds the time of the last use of each image. It lives in memory; SaveUses writes the
+// imageUses holds the time of the last use of each image. It lives in memory; save writes the
 // times that moved by useStep or more, so using an image costs no write.
 type imageUses struct {
 	mu   sync.Mutex // after leases.mu
@@ -63,38 +63,35 @@ func (s *Store) LastUsed(d Digest) time.Time {
 	return s.uses.at[d].now
 }
 
-// SaveUses writes the times that have moved by useStep or were never written.
-func (s *Store) SaveUses(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	snap := s.meta.snap.Load()
+// save writes the times that have moved by useStep or were never written.
+func (u *imageUses) save(m *metadata) error {
+	known := m.snap.Load().byDigest
 	moved := make(map[Digest]time.Time)
-	s.uses.mu.Lock()
-	for d, u := range s.uses.at {
+	u.mu.Lock()
+	for d, t := range u.at {
 		switch {
-		case snap.byDigest[d] == nil:
-			delete(s.uses.at, d)
-		case u.saved.IsZero() || u.now.Sub(u.saved) >= useStep:
-			moved[d] = u.now
+		case known[d] == nil:
+			delete(u.at, d)
+		case t.saved.IsZero() || t.now.Sub(t.saved) >= useStep:
+			moved[d] = t.now
 		}
 	}
-	s.uses.mu.Unlock()
+	u.mu.Unlock()
 	if len(moved) == 0 {
 		return nil
 	}
-	s.meta.mu.Lock()
-	err := s.meta.writeUses(moved)
-	s.meta.mu.Unlock()
+	m.mu.Lock()
+	err := m.writeUses(moved)
+	m.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("write when images were used: %w", dbError(err))
 	}
-	s.uses.mu.Lock()
-	defer s.uses.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for d, at := range moved {
-		if u, ok := s.uses.at[d]; ok {
-			u.saved = at
-			s.uses.at[d] = u
+		if t, ok := u.at[d]; ok {
+			t.saved = at
+			u.at[d] = t
 		}
 	}
 	return nil
@@ -118,17 +115,17 @@ func (m *metadata) writeUses(at map[Digest]time.Time) error {
 	return tx.Commit()
 }
 
-// loadUses reads the times. An image without a time counts as used now.
-func (s *Store) loadUses() error {
-	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]chan struct{})
-	known := s.meta.snap.Load().byDigest
-	err := eachRow(s.meta.db, `SELECT image, used FROM image_uses`, func(scan scanFunc) error {
+// load reads the times. An image without a time counts as used now.
+func (u *imageUses) load(m *metadata) error {
+	u.at, u.gone = make(map[Digest]useTime), make(map[Digest]chan struct{})
+	snap := m.snap.Load()
+	err := eachRow(m.db, `SELECT image, used FROM image_uses`, func(scan scanFunc) error {
 		var d Digest
 		var used int64
 		err := scan(&d, &used)
-		if img := known[d]; img != nil {
+		if img := snap.byDigest[d]; img != nil {
 			t := time.Unix(0, used)
-			s.uses.at[img.Digest] = useTime{now: t, saved: t} // share one string
+			u.at[img.Digest] = useTime{now: t, saved: t} // share one string
 		}
 		return err
 	})
@@ -136,9 +133,9 @@ func (s *Store) loadUses() error {
 		return err
 	}
 	now := time.Now()
-	for _, img := range s.meta.snap.Load().images {
-		if s.uses.at[img.Digest].now.IsZero() {
-			s.uses.at[img.Digest] = useTime{now: now}
+	for _, img := range snap.images {
+		if u.at[img.Digest].now.IsZero() {
+			u.at[img.Digest] = useTime{now: now}
 		}
 	}
 	return nil
@@ -191,4 +188,12 @@ func (s *Store) removeUnless(ctx context.Context, d Digest, spare func(useTime) 
 		close(gone)
 	}()
 	return s.remove(ctx, d, may)
+}
+
+// SaveUses writes the times of the last use that have moved by an hour or were never written.
+func (s *Store) SaveUses(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.uses.save(s.meta)
 }

@@ -20,13 +20,11 @@ import (
 // A file smaller than bufferSize is hashed in memory, and written only if its object is missing.
 const bufferSize = 256 << 10
 
-// Errors of a Writer.
-var (
-	// ErrConflict: a path is a directory in one part or entry and a file or symlink in another.
-	ErrConflict = failure.New(failure.BuildFailed, "path is a directory in one part and no directory in another", "rename the path in the code, or leave out one of the packages")
-	// ErrOwner: an id is above MaxID.
-	ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
-)
+// ErrConflict: a path is a directory in one part or entry and a file or symlink in another.
+var ErrConflict = failure.New(failure.BuildFailed, "path is a directory in one part and no directory in another", "rename the path in the code, or leave out one of the packages")
+
+// ErrOwner: an id is above MaxID.
+var ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
 
 // Writer stages a tree, for one goroutine. The first error sticks: Commit returns it. The caller
 // must call Commit or Abort; until then sweeps spare all objects of the Writer.
