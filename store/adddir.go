@@ -1,16 +1,12 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
-
-// ErrFileType: a device, fifo or socket, which no image may hold.
-var ErrFileType = errors.New("not a regular file, directory or symlink")
 
 // AddDir copies the contents of root to prefix ("" for the tree's root). It drops owners,
 // extended attributes and set-id bits. It does not change root. Errors: ErrFileType at a device,

@@ -216,9 +216,6 @@ func (c *Changes) After(generation uint64) <-chan struct{} {
 	return c.grown
 }
 
-// Changes returns the store's counter of changes, which also counts the engine's changes.
-func (s *Store) Changes() *Changes { return s.meta.changes }
-
 // The file "generation" holds, in decimal, a number above the generation of every change.
 const generationName = "generation"
 

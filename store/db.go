@@ -2,20 +2,46 @@ package store
 
 import (
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"net/url"
-	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
+
+const sizeMigration = `
+-- What images take on disk (size.go).
+CREATE TABLE image_sizes ( -- of what is never shared
+	image  TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE,
+	bytes  INTEGER NOT NULL,
+	inodes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sized_trees (
+	id     INTEGER PRIMARY KEY,
+	digest TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE cohorts (
+	id      INTEGER PRIMARY KEY,
+	objects INTEGER NOT NULL,
+	bytes   INTEGER NOT NULL
+) STRICT;
+CREATE TABLE cohort_trees (
+	cohort INTEGER NOT NULL,
+	tree   INTEGER NOT NULL,
+	PRIMARY KEY (cohort, tree)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sized_objects (
+	key    BLOB PRIMARY KEY, -- the first half of an object's
+	cohort INTEGER NOT NULL,
+	bytes  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sized_objects_cohort ON sized_objects (cohort);
+`
 
 const dbName = "fre.db"
 
@@ -102,82 +128,6 @@ CREATE TABLE function_images (
 CREATE INDEX function_images_image ON function_images (image);
 `}
 
-// sizedSince is the first user_version with sizes of images.
-const sizedSince = 3
-
-// snapshot is all metadata; immutable once published.
-type snapshot struct {
-	byDigest  map[Digest]*Image
-	tags      map[tag]Digest
-	remotes   map[string]Digest // by "name@sha256:…"
-	parts     map[string]Part
-	functions map[string]*Function
-	tenants   map[string]Tenant
-
-	images       []*Image    // newest first
-	functionList []*Function // by name
-
-	serial    int64  // highest serial of any image so far
-	imagesGen uint64 // generation of the last change of images
-	sizes     *Sizes
-}
-
-type tag struct{ name, version string }
-
-func newSnapshot() *snapshot {
-	return &snapshot{
-		byDigest:  make(map[Digest]*Image),
-		tags:      make(map[tag]Digest),
-		remotes:   make(map[string]Digest),
-		parts:     make(map[string]Part),
-		functions: make(map[string]*Function),
-		tenants:   make(map[string]Tenant),
-		sizes:     new(Sizes),
-	}
-}
-
-func (n *snapshot) clone() *snapshot {
-	return &snapshot{
-		byDigest:  maps.Clone(n.byDigest),
-		tags:      maps.Clone(n.tags),
-		remotes:   maps.Clone(n.remotes),
-		parts:     maps.Clone(n.parts),
-		functions: maps.Clone(n.functions),
-		tenants:   maps.Clone(n.tenants),
-
-		images: n.images, functionList: n.functionList, // replaced, not changed
-		serial: n.serial, imagesGen: n.imagesGen, sizes: n.sizes,
-	}
-}
-
-// openDB opens the database and loads it. A lost or unreadable database is rebuilt from the
-// other files on disk.
-func (m *metadata) openDB() error {
-	err := m.loadDB()
-	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		switch e.Code() & 0xff {
-		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-			err = fmt.Errorf("%w: %w", errCorrupt, err)
-		}
-	}
-	if !errors.Is(err, errCorrupt) {
-		return dbError(err)
-	}
-	if m.db != nil {
-		_ = m.db.Close()
-		m.db = nil
-	}
-	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
-	m.log.Error("database is corrupt: rebuilding it from the manifests", "error", err, "moved_to", aside)
-	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
-		err := unix.Renameat(int(m.disk.root.Fd()), dbName+suffix, int(m.disk.root.Fd()), aside+suffix)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("move corrupt database aside: %w", err)
-		}
-	}
-	return m.loadDB()
-}
-
 var errCorrupt = errors.New("database is corrupt")
 
 // dbError gives SQLite's "disk full" its errno back.
@@ -210,113 +160,55 @@ func openDB(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-func (m *metadata) loadDB() error {
-	path := filepath.Join(m.disk.dir, dbName)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		// SQLite would replay the log of the lost database into the new one.
-		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
-			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	// Create the file here, so it is private: manifests hold functions' environments.
-	f, err := openat(int(m.disk.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(f.Close(), m.disk.root.Sync()); err != nil {
-		return err
-	}
-	if err := checkLog(int(m.disk.root.Fd()), dbName+"-wal"); err != nil {
-		return err
-	}
-	if m.db, err = openDB(path); err != nil {
-		return err
-	}
-	var check string
-	if err := m.db.QueryRow(`PRAGMA quick_check(1)`).Scan(&check); err != nil {
-		return err
-	}
-	if check != "ok" {
-		return fmt.Errorf("%w: %s", errCorrupt, check)
-	}
-	var version int
-	if err := m.db.QueryRow(`PRAGMA user_version`).Scan(&version); err != nil {
-		return err
-	}
-	if version > len(migrations) {
-		return fmt.Errorf("%s has version %d, fre knows versions up to %d: use the newer FRE", path, version, len(migrations))
-	}
-	if err := m.migrate(version); err != nil {
-		return err
-	}
-	if version == 0 {
-		return nil // migrate has filled and published it
-	}
-	snap, err := readSnapshot(m.db)
-	if err != nil {
-		return err
-	}
-	snap.imagesGen = m.changes.Generation()
-	m.sizing.mu.Lock()
-	defer m.sizing.mu.Unlock()
-	if err := m.sizing.load(m.db, snap.byDigest); err != nil {
-		return err
-	}
-	snap.sizes = m.sizing.publish(nil)
-	m.snap.Store(snap)
-	return nil
-}
-
-// migrate updates the schema in one transaction. In the same transaction it fills a new database
-// from the manifests on disk.
-func (m *metadata) migrate(version int) error {
-	if version == len(migrations) {
-		return nil
-	}
-	empty := newSnapshot()
-	empty.imagesGen = m.changes.Generation()
-	m.snap.Store(empty)
-	return m.update(false, func(t *tx) error {
-		for _, m := range migrations[version:] {
-			if _, err := t.sql.Exec(m); err != nil {
-				return err
-			}
-		}
-		if _, err := t.sql.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, len(migrations))); err != nil {
-			return err
-		}
-		switch {
-		case version == 0:
-			return m.rebuild(t)
-		case version < sizedSince: // such a store may lack hidden links, whose directories count
-			if err := t.linkExisting(); err != nil {
-				return err
-			}
-			return t.sizeExisting()
-		}
-		return nil
-	})
-}
-
-// linkExisting adds the hidden links of the images of an old database. After a crash before the
-// end of the transaction, the next Open repeats the call.
-func (t *tx) linkExisting() error {
-	trees := keptTrees{read: t.s.disk.readTree}
-	err := eachRow(t.sql, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
-		var d Digest
-		var manifest string
-		if err := scan(&d, &manifest); err != nil {
-			return err
-		}
-		var m Manifest
-		if err := json.Unmarshal([]byte(manifest), &m); err != nil {
-			return fmt.Errorf("manifest of image %s: %w", d, err)
-		}
-		return t.s.disk.linkMissingHidden(d, m, trees.tree)
-	})
-	return errors.Join(err, t.s.disk.syncfs())
-}
-
 type scanFunc func(...any) error
+
+// queryer is a database or a transaction.
+type queryer interface {
+	Query(query string, args ...any) (*sql.Rows, error)
+}
+
+func eachRow(q queryer, query string, row func(scanFunc) error) error {
+	rows, err := q.Query(query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Database describes the metadata database, for people.
+const Database = "SQLite, write-ahead log, synchronous=FULL"
+
+// MeasureCommit returns the median time from the start of a transaction of one row until the row
+// is on disk. The database, new and below dir, stays there.
+func MeasureCommit(dir string) (took time.Duration, err error) {
+	const (
+		most     = 15
+		mostTime = 300 * time.Millisecond
+	)
+	db, err := openDB(filepath.Join(dir, dbName))
+	if db != nil {
+		defer func() { err = errors.Join(err, db.Close()) }()
+	}
+	if err != nil {
+		return 0, err
+	}
+	if _, err := db.Exec(`CREATE TABLE t (x TEXT) STRICT`); err != nil {
+		return 0, err
+	}
+	var samples []time.Duration
+	for begin := time.Now(); len(samples) < most && (len(samples) == 0 || time.Since(begin) < mostTime); {
+		at := time.Now()
+		if _, err := db.Exec(`INSERT INTO t VALUES (hex(randomblob(128)))`); err != nil {
+			return 0, err
+		}
+		samples = append(samples, time.Since(at))
+	}
+	slices.Sort(samples)
+	return samples[len(samples)/2], nil
+}

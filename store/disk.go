@@ -145,19 +145,6 @@ func (k *disk) failpoint(name string) error {
 	return k.failAt(name)
 }
 
-// moveToTmp takes an image directory away in one step.
-func (k *disk) moveToTmp(name string) error {
-	err := unix.Renameat(int(k.images.Fd()), name, int(k.tmp.Fd()), name)
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		k.removeTmp(name)
-		err = unix.Renameat(int(k.images.Fd()), name, int(k.tmp.Fd()), name)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("move image %s aside: %w", name, err)
-	}
-	return nil
-}
-
 // fillReserve creates the reserve if it is missing and the disk has room.
 func (k *disk) fillReserve() {
 	root := int(k.root.Fd())
@@ -194,39 +181,6 @@ func (k *disk) listDir(name string) ([]string, error) {
 	return dir.Readdirnames(-1)
 }
 
-// isObject reports whether a file is one of the copies of an object.
-func (k *disk) isObject(key string, ino uint64) bool {
-	for n := 0; ; n++ {
-		var st unix.Stat_t
-		if unix.Fstatat(int(k.objects.Fd()), objectName(key, n), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			return false
-		}
-		if st.Ino == ino {
-			return true
-		}
-	}
-}
-
-// objectLinks returns the number of links to a file of objects/ and its disk use in bytes; 0 if
-// the file is missing.
-func (k *disk) objectLinks(name string) (links uint64, bytes int64) {
-	var st unix.Stat_t
-	if unix.Fstatat(int(k.objects.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return 0, 0
-	}
-	return uint64(st.Nlink), st.Blocks * 512 //nolint:unconvert // 32 bits on arm64
-}
-
-func (k *disk) renameImage(staged string, d Digest) error {
-	if err := unix.Renameat(int(k.tmp.Fd()), staged, int(k.images.Fd()), d.hex()); err != nil {
-		return fmt.Errorf("rename image %s: %w", d, err)
-	}
-	if err := k.failpoint("image renamed"); err != nil {
-		return err
-	}
-	return k.images.Sync()
-}
-
 func (k *disk) readTree(d Digest) (*Tree, error) {
 	b, err := os.ReadFile(filepath.Join(k.dir, "trees", d.hex()+".json"))
 	if err != nil {
@@ -255,4 +209,36 @@ func (k *disk) treeKeys(d Digest) ([]string, error) {
 		}
 	}
 	return keys, nil
+}
+
+// copyHints remembers, for each object, the first copy that may have room for links.
+type copyHints struct {
+	mu   sync.Mutex
+	next map[string]int
+}
+
+func (c *copyHints) firstFree(key string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next[key]
+}
+
+func (c *copyHints) setFull(key string, next int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next == nil {
+		c.next = make(map[string]int)
+	}
+	c.next[key] = next
+}
+
+// Close closes the directories.
+func (k *disk) Close() error {
+	var errs []error
+	for _, f := range []*os.File{k.objects, k.trees, k.images, k.tmp, k.root} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
 }

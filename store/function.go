@@ -1,13 +1,11 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
@@ -87,27 +85,6 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	return nil
 }
 
-// keeps reports whether the function keeps the image.
-func (f *Function) keeps(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
-
-// without returns a copy of f that no longer keeps image d for a rollback.
-func (f *Function) without(d Digest) *Function {
-	rest := *f
-	rest.Images = slices.DeleteFunc(slices.Clone(f.Images), func(other Digest) bool { return other == d })
-	return &rest
-}
-
-// Functions returns all functions, sorted by name, without disk access.
-func (s *Store) Functions() []*Function { return s.meta.snap.Load().functionList }
-
-// Function finds a function. Errors: fs.ErrNotExist.
-func (s *Store) Function(name string) (*Function, error) {
-	if f := s.meta.snap.Load().functions[name]; f != nil {
-		return f, nil
-	}
-	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
-}
-
 // RenameFunction gives a function an unused name. Errors: fs.ErrNotExist, fs.ErrExist.
 func (s *Store) RenameFunction(ctx context.Context, from, to string) error {
 	if err := ctx.Err(); err != nil {
@@ -149,15 +126,6 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 		return fmt.Errorf("function %q: %w", name, err)
 	}
 	return nil
-}
-
-// Tenants returns all tenants, oldest first.
-func (s *Store) Tenants() []Tenant {
-	return s.meta.snap.Load().tenantList()
-}
-
-func (n *snapshot) tenantList() []Tenant {
-	return slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // Tenant finds the tenant or creates it, with an id that no tenant ever had.

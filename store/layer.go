@@ -1,26 +1,12 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"slices"
 	"strings"
 )
-
-// CreateLayer starts the tree of a layer ([Part].Diff). Such a tree may also hold whiteouts and
-// opaque directories, and marks the directories that the layer only implies.
-func (s *Store) CreateLayer() (*Writer, error) {
-	w, err := s.Create()
-	if err == nil {
-		w.layer = true
-	}
-	return w, err
-}
-
-// ErrNotLayer: a whiteout or an opaque directory in a tree that is not a layer's.
-var ErrNotLayer = errors.New("only a layer may remove files of lower layers")
 
 // Whiteout removes path, and all below it, from the files of the parts before this layer. If the
 // layer itself holds the path, the layer's entry stays.
@@ -125,38 +111,4 @@ func (w *Writer) Below(dir string) []string {
 func (w *Writer) Lookup(path string) (Entry, bool) {
 	e, ok := w.entries[path]
 	return e, ok
-}
-
-// removeBelow deletes from all, keyed by path, the entries that a layer hides: whiteouts with
-// all below them, the content of opaque directories, and the content of directories that the
-// layer replaces by a file or symlink.
-func removeBelow[T any](all map[string]T, kindOf func(T) Kind, layer []Entry) {
-	gone := make(map[string]bool) // value: whether the path itself goes, too
-	for i := range layer {
-		switch e := &layer[i]; {
-		case e.Kind == KindWhiteout:
-			gone[e.Path] = true
-		case e.Opaque:
-			gone[e.Path] = false
-		case e.Kind != KindDir:
-			if old, ok := all[e.Path]; ok && kindOf(old) == KindDir {
-				gone[e.Path] = false
-			}
-		}
-	}
-	if len(gone) == 0 {
-		return
-	}
-	for path := range all {
-		if gone[path] {
-			delete(all, path)
-			continue
-		}
-		for dir := parent(path); dir != ""; dir = parent(dir) {
-			if _, ok := gone[dir]; ok {
-				delete(all, path)
-				break
-			}
-		}
-	}
 }

@@ -45,18 +45,6 @@ func (l *leases) init() {
 	l.leaving, l.pending = make(map[Digest]int), make(map[Digest]struct{})
 }
 
-// Hold takes a lease. Until release is called, sweeps keep the trees of all images that exist
-// now, and every tree, part and object that is found or made from now on. A build takes a lease
-// before its first Part or Create and releases it after its PutImage. release is idempotent; it
-// sweeps the content that removals had to leave because of the lease.
-func (s *Store) Hold() (release func()) {
-	end := s.leases.take()
-	return sync.OnceFunc(func() {
-		end()
-		s.sweeper.sweepPending()
-	})
-}
-
 func (l *leases) take() (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,4 +209,16 @@ func (l *leases) nextUnreadLocked() (*generation, Digest) {
 		}
 	}
 	return nil, ""
+}
+
+// ready reports whether takePending would return a tree.
+func (l *leases) ready() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := range l.pending {
+		if !l.usesTreeLocked(d) {
+			return true
+		}
+	}
+	return false
 }

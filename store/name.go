@@ -1,12 +1,10 @@
 package store
 
 import (
-	"context"
 	"fmt"
-	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/reference"
@@ -57,6 +55,8 @@ func (r Reference) String() string {
 	return s
 }
 
+type tag struct{ name, version string }
+
 // splitName splits "name:version".
 func splitName(name string) tag {
 	i := strings.LastIndexByte(name, ':')
@@ -71,172 +71,19 @@ func (k tag) String() string {
 	return k.name + ":" + k.version
 }
 
-// setNames sets the names of the image: sorted, but Built first.
-func (img *Image) setNames(names []string) {
-	slices.Sort(names)
-	if i, own := slices.BinarySearch(names, img.Built); own {
-		copy(names[1:i+1], names[:i])
-		names[0] = img.Built
+// checkName accepts the name or version of an image: text that can stand in "name:version" and
+// on a command line. A name may begin with a registry's host and port. The builder's own names
+// may violate the grammar of registries.
+func checkName(what, s string) error {
+	if s == "" || len(s) > maxName || s == "sha256" || !utf8.ValidString(s) {
+		return fmt.Errorf("%w: %s %q", ErrPath, what, s)
 	}
-	img.Names, img.Name, img.Version = nil, "", ""
-	if len(names) > 0 {
-		k := splitName(names[0])
-		img.Names, img.Name, img.Version = names, k.name, k.version
+	rest := s
+	if what == "image name" {
+		rest = s[len(portPattern.FindString(s)):]
 	}
-}
-
-// Tag gives the image of that digest a further name, "name:version" or "name" for version
-// "latest". An earlier image of that name loses the name. Errors: ErrName for a name outside of
-// the grammar of registries, fs.ErrNotExist.
-func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	r, err := ParseReference(name)
-	if err == nil {
-		err = r.Check()
-	}
-	if err == nil && r.Digest != "" {
-		err = fmt.Errorf("%w %q: a name cannot hold a digest", ErrName, name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tag %s: %w", d, err)
-	}
-	if r.Version == "" {
-		r.Version = "latest"
-	}
-	k := tag{r.Name, r.Version}
-	return s.nameImage(d, k.String(), s.meta.snap.Load().tags[k] == d, func(t *tx) error { return t.nameTag(ctx, k, d) })
-}
-
-// nameImage is the common part of Tag and TagRemote, after the check of the name.
-func (s *Store) nameImage(d Digest, name string, has bool, put func(*tx) error) (img *Image, err error) {
-	if img = s.meta.snap.Load().byDigest[d]; img != nil && has {
-		return img, nil
-	}
-	err = s.meta.update(true, func(t *tx) error {
-		if t.next.byDigest[d] == nil {
-			return fs.ErrNotExist
-		}
-		err := put(t)
-		img = t.next.byDigest[d]
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("tag %s as %s: %w", d, name, err)
-	}
-	return img, nil
-}
-
-// TagRemote notes "name@sha256:…" as a registry's name for the image of digest d: sha256:… is
-// the digest of its manifest or index at the registry. Errors: ErrName, fs.ErrNotExist.
-func (s *Store) TagRemote(ctx context.Context, d Digest, remote string) (*Image, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	r, err := ParseReference(remote)
-	if err == nil {
-		err = r.Check()
-	}
-	if err == nil && (r.Digest == "" || r.Version != "") {
-		err = fmt.Errorf("%w %q: write name@sha256:…", ErrName, remote)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tag %s: %w", d, err)
-	}
-	return s.nameImage(d, remote, s.meta.snap.Load().remotes[remote] == d, func(t *tx) error { return t.putRemote(remote, d) })
-}
-
-// Untag takes names off their images: "name:version" or a registry's "name@sha256:…". It takes
-// all of them or, on an error, none. The images stay, even without a name. Errors:
-// fs.ErrNotExist.
-func (s *Store) Untag(ctx context.Context, names ...string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	err := s.meta.updateFreeing(true, func(t *tx) error {
-		for _, name := range names {
-			k := splitName(name)
-			remote := strings.Contains(name, "@")
-			var err error
-			switch {
-			case remote && t.next.remotes[name] != "":
-				err = t.removeRemote(name)
-			case !remote && t.next.tags[k] != "":
-				err = t.removeTag(k)
-			default:
-				err = fs.ErrNotExist
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("untag %w", err)
+	if i := strings.IndexFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ':' || r == '@' }); i >= 0 {
+		return fmt.Errorf("%w: %s %q holds %q", ErrPath, what, s, rest[i])
 	}
 	return nil
-}
-
-// Find is [Store.Image] that also returns the name, "name:version", by which it found the image,
-// or "" if ref is a digest.
-func (s *Store) Find(ref string) (img *Image, name string, err error) {
-	snap := s.meta.snap.Load()
-	if img := snap.byDigest[Digest(ref)]; img != nil {
-		return img, "", nil
-	}
-	unknown := func() (*Image, string, error) {
-		return nil, "", fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
-	}
-	cut, prefixed := strings.CutPrefix(ref, digestPrefix)
-	if !prefixed {
-		r, err := ParseReference(ref)
-		if err != nil {
-			return nil, "", fmt.Errorf("image %q: %w", ref, err)
-		}
-		if r.Digest != "" {
-			remote := Reference{Name: r.Name, Digest: r.Digest}.String()
-			if img := snap.byDigest[snap.remotes[remote]]; img != nil {
-				return img, "", nil
-			}
-			img := snap.byDigest[r.Digest]
-			if img == nil || !slices.ContainsFunc(img.Names, func(name string) bool { return splitName(name).name == r.Name }) {
-				return unknown()
-			}
-			return img, "", nil
-		}
-		if r.Version != "" {
-			if img := snap.byDigest[snap.tags[tag{r.Name, r.Version}]]; img != nil {
-				return img, ref, nil
-			}
-			return unknown()
-		}
-		if img := snap.byDigest[snap.tags[tag{r.Name, "latest"}]]; img != nil {
-			return img, r.Name + ":latest", nil
-		}
-		for _, img := range snap.images {
-			for _, name := range img.Names {
-				if splitName(name).name == ref {
-					return img, name, nil
-				}
-			}
-		}
-	}
-	if len(cut) < minPrefix || !isHex(cut) {
-		return unknown()
-	}
-	for _, other := range snap.images {
-		if !strings.HasPrefix(other.Digest.hex(), cut) {
-			continue
-		}
-		if img != nil {
-			return nil, "", fmt.Errorf("image %q: %w: %s and %s", ref, ErrAmbiguous, img.Digest, other.Digest)
-		}
-		img = other
-	}
-	if img == nil {
-		return unknown()
-	}
-	return img, "", nil
 }

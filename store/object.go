@@ -1,42 +1,17 @@
 package store
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
-
-// key returns the name of the file's object. Hard links share metadata, so the key covers mode,
-// owner and mtime as well as content: Python ignores bytecode if its source's mtime differs. The
-// store keeps no extended attributes.
-func (e *Entry) key() string {
-	b := make([]byte, 0, 128)
-	b = append(b, "fre object 1\n"...)
-	b = append(b, e.Digest.hex()...)
-	b = append(b, '\n')
-	b = strconv.AppendUint(b, uint64(e.Mode), 8)
-	for _, id := range []uint32{e.UID, e.GID} {
-		b = append(b, ' ')
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	b = append(b, ' ')
-	b = strconv.AppendInt(b, e.MTime, 10)
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
-
-// hasObject reports whether the entry has an object. Empty files have none: each image has its
-// own.
-func (e *Entry) hasObject() bool { return e.Kind == KindFile && e.Size > 0 }
 
 // objectName returns the name below objects/ of a key's n-th copy.
 func objectName(key string, n int) string {
@@ -174,25 +149,6 @@ func (e *Entry) chown(dir int, name string) error {
 	return unix.Fchownat(dir, name, int(e.UID), int(e.GID), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func setMTime(dir int, name string, mtime int64) error {
-	t := unix.Timespec{Sec: mtime}
-	return unix.UtimesNanoAt(dir, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
-}
-
-// openat opens name below dir, never through a symlink, close-on-exec.
-func openat(dir int, name string, flags int, mode uint32) (*os.File, error) {
-	for {
-		fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, &os.PathError{Op: "open", Path: name, Err: err}
-		}
-		return os.NewFile(uintptr(fd), name), nil
-	}
-}
-
 // hashFile returns size and digest of the content of f from its offset on.
 func hashFile(f *os.File, buf []byte) (int64, Digest, error) {
 	hash := sha256.New()
@@ -200,100 +156,25 @@ func hashFile(f *os.File, buf []byte) (int64, Digest, error) {
 	return n, Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil))), err
 }
 
-// linkTree makes rootfs below dir. Joining paths is safe here: this call has made every parent
-// directory, and no other process can reach them.
-func (k *disk) linkTree(ctx context.Context, dir int, entries []Entry) error {
-	if err := unix.Mkdirat(dir, "rootfs", 0o700); err != nil {
-		return fmt.Errorf("mkdir rootfs: %w", err)
-	}
-	root, err := openat(dir, "rootfs", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	fd := int(root.Fd())
-	for i := range entries {
-		if i%1024 == 0 && ctx.Err() != nil {
-			return ctx.Err()
+// isObject reports whether a file is one of the copies of an object.
+func (k *disk) isObject(key string, ino uint64) bool {
+	for n := 0; ; n++ {
+		var st unix.Stat_t
+		if unix.Fstatat(int(k.objects.Fd()), objectName(key, n), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			return false
 		}
-		if err := k.linkEntry(fd, &entries[i]); err != nil {
-			return fmt.Errorf("%s: %w", entries[i].Path, err)
+		if st.Ino == ino {
+			return true
 		}
-	}
-	if err := setDirs(fd, entries); err != nil {
-		return err
-	}
-	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
-}
-
-func (k *disk) linkEntry(root int, e *Entry) error {
-	switch {
-	case e.Kind == KindDir:
-		return unix.Mkdirat(root, e.Path, 0o700)
-	case e.Kind == KindSymlink:
-		if err := unix.Symlinkat(e.Link, root, e.Path); err != nil {
-			return err
-		}
-		return errors.Join(e.chown(root, e.Path), setMTime(root, e.Path, e.MTime))
-	case e.Size == 0:
-		f, err := openat(root, e.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		return errors.Join(setMeta(f, root, e.Path, e), f.Close())
-	default:
-		return k.linkObject(e.key(), root, e.Path)
 	}
 }
 
-// linkHidden links the objects that the root does not show to hidden/KEY. So an object whose
-// only link is in objects/ belongs to no image.
-func (k *disk) linkHidden(dir int, keys map[string]bool) error {
-	if len(keys) == 0 {
-		return nil
+// objectLinks returns the number of links to a file of objects/ and its disk use in bytes; 0 if
+// the file is missing.
+func (k *disk) objectLinks(name string) (links uint64, bytes int64) {
+	var st unix.Stat_t
+	if unix.Fstatat(int(k.objects.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0, 0
 	}
-	if err := unix.Mkdirat(dir, hiddenName, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("mkdir %s: %w", hiddenName, err)
-	}
-	d, err := openat(dir, hiddenName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	for key := range keys {
-		if err := k.linkObject(key, int(d.Fd()), key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// linkMissingHidden is linkHidden for an image of an old version without hidden links, or of an
-// Open that a crash interrupted. It logs damage and leaves the repair to Check. The caller
-// syncs.
-func (k *disk) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree, error)) error {
-	damaged := func(err error) {
-		k.log.Error("image is damaged: fre system fsck says how", "image", d, "error", err)
-	}
-	_, hidden, err := merge(m, tree)
-	if err != nil {
-		damaged(err)
-		return nil
-	}
-	dir, err := openat(int(k.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err == nil {
-		defer dir.Close()
-		for key := range hidden {
-			var st unix.Stat_t
-			if unix.Fstatat(int(dir.Fd()), hiddenName+"/"+key, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-				delete(hidden, key)
-			}
-		}
-		err = k.linkHidden(int(dir.Fd()), hidden)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		damaged(err)
-		return nil
-	}
-	return err
+	return uint64(st.Nlink), st.Blocks * 512 //nolint:unconvert // 32 bits on arm64
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 )
 
 // Limits of Linux: PATH_MAX counts the closing NUL (linux/limits.h).
@@ -61,21 +60,4 @@ func join(prefix, p string) string {
 		return p
 	}
 	return prefix + "/" + p
-}
-
-// checkName accepts the name or version of an image: text that can stand in "name:version" and
-// on a command line. A name may begin with a registry's host and port. The builder's own names
-// may violate the grammar of registries.
-func checkName(what, s string) error {
-	if s == "" || len(s) > maxName || s == "sha256" || !utf8.ValidString(s) {
-		return fmt.Errorf("%w: %s %q", ErrPath, what, s)
-	}
-	rest := s
-	if what == "image name" {
-		rest = s[len(portPattern.FindString(s)):]
-	}
-	if i := strings.IndexFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ':' || r == '@' }); i >= 0 {
-		return fmt.Errorf("%w: %s %q holds %q", ErrPath, what, s, rest[i])
-	}
-	return nil
 }

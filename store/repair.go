@@ -87,12 +87,6 @@ func (c *checker) mendCopy(key string, n int, d *damage, what string) {
 	})
 }
 
-// sound reports whether only the metadata of a copy is wrong.
-func (d *damage) sound(n int) bool {
-	x := d.copies[n]
-	return x.err == nil && x.Digest == d.entry.Digest && x.Size == d.entry.Size
-}
-
 var errNoSource = errors.New("no intact copy left")
 
 // restore repairs a copy and returns a description of the repair.
@@ -305,5 +299,23 @@ func (c *checker) findSources() {
 	}
 }
 
-// stillBroken reports whether a repair of the object has failed.
-func (c *checker) stillBroken(key string) bool { return c.damaged[key] != nil && c.damaged[key].broken }
+// forgetTrees forgets the parts with these trees, so builds make them again, and removes the
+// trees that no image has.
+func (c *checker) forgetTrees(trees map[Digest]bool) error {
+	var dead []Digest
+	live := c.s.meta.snap.Load().liveTrees()
+	for d := range trees {
+		if !live[d] {
+			dead = append(dead, d)
+		}
+	}
+	w := c.s.sweeper.run(c.ctx, new(Swept))
+	_, err := w.removeTrees(dead)
+	return errors.Join(err, c.forgetParts(trees))
+}
+
+// forgetParts forgets the parts with these trees, so builds make them again.
+func (c *checker) forgetParts(trees map[Digest]bool) error {
+	w := c.s.sweeper.run(c.ctx, new(Swept))
+	return w.forgetParts(trees)
+}

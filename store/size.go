@@ -2,16 +2,10 @@ package store
 
 import (
 	"cmp"
-	"database/sql"
 	"fmt"
-	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // The store counts the disk use of images as they come and go; it never walks. The unit is the
@@ -49,39 +43,6 @@ type Sizes struct {
 
 // Image returns the size of one image, or zero for an unknown image.
 func (s *Sizes) Image(d Digest) ImageSize { return s.images[d] }
-
-// Sizes returns the sizes of all images, from memory.
-func (s *Store) Sizes() *Sizes { return s.meta.snap.Load().sizes }
-
-// SizeWithout returns the disk use that would remain if all images but those in keep were
-// removed. Objects shared among the kept images count once.
-func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
-	z := &s.meta.sizing
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	seen := make(map[*cohort]bool)
-	for d, kept := range keep {
-		if kept {
-			b, i := z.addedLocked(seen, d)
-			bytes, inodes = bytes+b, inodes+i
-		}
-	}
-	return bytes, inodes
-}
-
-// Added returns, for each image in order, the bytes beyond the use of the images before. The sum
-// is the result of SizeWithout for the same images. An unknown image takes 0.
-func (s *Store) Added(images []Digest) []int64 {
-	z := &s.meta.sizing
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	seen := make(map[*cohort]bool)
-	out := make([]int64, len(images))
-	for i, d := range images {
-		out[i], _ = z.addedLocked(seen, d)
-	}
-	return out
-}
 
 // addedLocked returns the size of an image without the cohorts in seen, and adds the image's
 // cohorts to seen.
@@ -169,25 +130,6 @@ func (z *sizing) reset() {
 	z.images, z.numbers = make(map[Digest]*sizedImage), make(map[uint64]*sizedImage)
 	z.changed = make(map[Digest]bool)
 	z.next, z.bytes, z.inodes = 1, 0, 0
-}
-
-// queryer is a database or a transaction.
-type queryer interface {
-	Query(query string, args ...any) (*sql.Rows, error)
-}
-
-func eachRow(q queryer, query string, row func(scanFunc) error) error {
-	rows, err := q.Query(query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // load reads all tables but sized_objects; images are the images of the same state.
@@ -356,54 +298,4 @@ func (z *sizing) publish(old *Sizes) *Sizes {
 	clear(z.changed)
 	z.afresh = false
 	return n
-}
-
-// ownSizeOf is ownSize for an image just linked in dir: it does not stat files that are objects.
-func ownSizeOf(dir int, entries []Entry, hidden bool) (own sized, err error) {
-	add := func(path string) error {
-		var st unix.Stat_t
-		if err := unix.Fstatat(dir, path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return fmt.Errorf("stat %s: %w", path, err)
-		}
-		own.bytes += st.Blocks * 512
-		own.inodes++
-		return nil
-	}
-	paths := []string{".", "rootfs", "manifest.json"}
-	if hidden {
-		paths = append(paths, hiddenName)
-	}
-	for _, path := range paths {
-		if err := add(path); err != nil {
-			return own, err
-		}
-	}
-	for i := range entries {
-		if e := &entries[i]; e.Kind != KindFile || e.Size == 0 {
-			if err := add("rootfs/" + e.Path); err != nil {
-				return own, err
-			}
-		}
-	}
-	return own, nil
-}
-
-// ownSize returns the disk use of an image without its linked objects: the directory dir, with
-// rootfs, hidden and manifest.json.
-func ownSize(dir string) (bytes, inodes int64, err error) {
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && (e.IsDir() || st.Nlink == 1) {
-			bytes += st.Blocks * 512
-			inodes++
-		}
-		return nil
-	})
-	return bytes, inodes, err
 }

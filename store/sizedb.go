@@ -5,46 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
 )
-
-const sizeMigration = `
--- What images take on disk (size.go).
-CREATE TABLE image_sizes ( -- of what is never shared
-	image  TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE,
-	bytes  INTEGER NOT NULL,
-	inodes INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE sized_trees (
-	id     INTEGER PRIMARY KEY,
-	digest TEXT NOT NULL UNIQUE
-) STRICT;
-CREATE TABLE cohorts (
-	id      INTEGER PRIMARY KEY,
-	objects INTEGER NOT NULL,
-	bytes   INTEGER NOT NULL
-) STRICT;
-CREATE TABLE cohort_trees (
-	cohort INTEGER NOT NULL,
-	tree   INTEGER NOT NULL,
-	PRIMARY KEY (cohort, tree)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE sized_objects (
-	key    BLOB PRIMARY KEY, -- the first half of an object's
-	cohort INTEGER NOT NULL,
-	bytes  INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX sized_objects_cohort ON sized_objects (cohort);
-`
-
-// sized is the disk use of an image's own files, for putImage.
-type sized struct{ bytes, inodes int64 }
 
 // sizeTx changes the figures and their rows together, within a transaction that holds sizing.mu.
 type sizeTx struct {
@@ -232,45 +198,6 @@ func (z *sizeTx) saveCohort(c *cohort) error {
 	return err
 }
 
-// manyTrees is the number of unused trees from which a removal of an image forgets them, in a
-// transaction of its own. A sweep forgets any number.
-const manyTrees = 64
-
-// forgetTrees forgets the trees without an image, unless they are fewer than least. On a failure
-// the next sweep tries again.
-func (m *metadata) forgetTrees(least int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	idle := 0
-	m.sizing.mu.Lock()
-	for _, t := range m.sizing.trees {
-		if t.images == 0 {
-			idle++
-		}
-	}
-	m.sizing.mu.Unlock()
-	if idle < least {
-		return
-	}
-	err := m.updateLocked(false, func(t *tx) error {
-		z, err := t.lockSizes()
-		if err != nil {
-			return err
-		}
-		for _, tree := range z.byID {
-			if tree.images == 0 {
-				if err := z.forgetTree(tree); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		m.log.Warn("sizes of removed images not dropped: the next sweep repeats the work", "error", err)
-	}
-}
-
 func (z *sizeTx) forgetTree(tree *sizedTree) error {
 	delete(z.trees, tree.digest)
 	delete(z.byID, tree.id)
@@ -318,46 +245,6 @@ func (z *sizeTx) dropCohort(c *cohort) error {
 	}
 	for _, q := range []string{`DELETE FROM cohorts WHERE id = ?`, `DELETE FROM cohort_trees WHERE cohort = ?`} {
 		if _, err := z.sql.Exec(q, c.id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sizeExisting enters the images of a database from before sizes were counted.
-func (t *tx) sizeExisting() error {
-	type row struct {
-		digest Digest
-		Manifest
-	}
-	var rows []row
-	err := eachRow(t.sql, `SELECT image, tree FROM image_parts ORDER BY image, position`, func(scan scanFunc) error {
-		var d, tree Digest
-		if err := scan(&d, &tree); err != nil {
-			return err
-		}
-		if len(rows) == 0 || rows[len(rows)-1].digest != d {
-			rows = append(rows, row{digest: d})
-		}
-		r := &rows[len(rows)-1]
-		r.Parts = append(r.Parts, Part{Tree: tree})
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	z, err := t.lockSizes()
-	if err != nil {
-		return err
-	}
-	for i := range rows {
-		var own sized
-		own.bytes, own.inodes, err = ownSize(filepath.Join(t.s.disk.dir, "images", rows[i].digest.hex()))
-		// reconcile drops an image without a directory.
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := z.addImage(rows[i].digest, &rows[i].Manifest, own); err != nil {
 			return err
 		}
 	}

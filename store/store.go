@@ -14,114 +14,177 @@
 package store
 
 import (
-	"encoding/json"
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 )
 
-// Digest is "sha256:" and 64 lower-case hexadecimal digits.
-type Digest string
+// Store is an open store. Several goroutines may use it. Returned values are shared:
+// callers must not change them.
+//
+//	objects/ab/<key>[.n]     file contents, hard-linked into images
+//	trees/<digest>.json      trees
+//	images/<digest>/rootfs/  the linked tree; manifest.json beside it
+//	tmp/                     trees being made or removed; emptied by Open
+//	fre.db                   the database
+//	index.json, index.log    the content of the database that manifests lack
+//	generation               a number above the generation of every change
+//	reserve                  room for removals on a full disk
+//	lock                     flock and pid of the engine
+type Store struct {
+	treeReader
 
-// Kind is the type of an [Entry].
-type Kind string
+	log  *slog.Logger
+	lock *os.File
+	disk *disk
+	meta *metadata
 
-// The kinds of entries in a tree. Devices, sockets and fifos are refused.
-const (
-	KindFile    Kind = "file"
-	KindDir     Kind = "dir"
-	KindSymlink Kind = "symlink"
-
-	// KindWhiteout occurs only in the tree of a layer: the image omits the path, even if earlier
-	// parts hold it.
-	KindWhiteout Kind = "whiteout"
-)
-
-// Entry is one path of a [Tree].
-type Entry struct {
-	Path   string `json:"path"` // relative, slash-separated, clean; never "." or containing ".."
-	Kind   Kind   `json:"kind"`
-	Mode   uint32 `json:"mode,omitempty"`   // permission bits 0o777; set-id and sticky bits are stripped on entry
-	MTime  int64  `json:"mtime,omitempty"`  // seconds since 1970
-	Size   int64  `json:"size,omitempty"`   // bytes, files only
-	Digest Digest `json:"digest,omitempty"` // of the content, files only
-	Link   string `json:"link,omitempty"`   // target, symlinks only
-	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, at most MaxID; functions see all but root as nobody
-	GID    uint32 `json:"gid,omitempty"`
-
-	// RawPath and RawLink are set in manifests only. A name that is not UTF-8 cannot stand in
-	// JSON as text, so they hold Path and Link in base64.
-	RawPath string `json:"raw_path,omitempty"`
-	RawLink string `json:"raw_link,omitempty"`
-
-	// Aside marks a file that lives as long as the tree and is in no image's root.
-	Aside bool `json:"aside,omitempty"`
-
-	// Directories in the tree of a layer only.
-	Opaque  bool `json:"opaque,omitempty"`  // the image omits all that earlier parts hold below this directory
-	Implied bool `json:"implied,omitempty"` // the layer does not name this directory: an earlier directory stays
+	leases  leases
+	sweeper sweeper
+	uses    imageUses
 }
 
-// MaxID is the highest user or group id of a file. Sandboxes map ids up to MaxID only.
-const MaxID = 65535
-
-// Tree lists entries sorted by Path. It lists the parent directories of every file.
-type Tree struct {
-	Entries []Entry `json:"entries"`
+// MkdirScratch makes a private directory on the store's file system. The caller removes it; the
+// next Open removes a leftover.
+func (s *Store) MkdirScratch() (string, error) {
+	dir, err := os.MkdirTemp(filepath.Join(s.disk.dir, "tmp"), "scratch-")
+	if err != nil {
+		return "", fmt.Errorf("make scratch directory: %w", err)
+	}
+	return dir, nil
 }
 
-// Part is a tree placed in an image.
-type Part struct {
-	Kind    string `json:"kind"` // "base", "pip", "npm", "bootstrap", "code"
-	Name    string `json:"name"`
-	Version string `json:"version,omitempty"`
-	Tree    Digest `json:"tree"`
-	Prefix  string `json:"prefix,omitempty"` // directory below the root, "" for the root itself
+// Changes returns the store's counter of changes, which also counts the engine's changes.
+func (s *Store) Changes() *Changes { return s.meta.changes }
 
-	// Hash identifies the source of the tree, against which the download was verified:
-	// "sha256:…" or "sha512:…" of a package's file, "git:…" for a commit. It is "" if unknown.
-	// The store does not interpret it.
-	Hash string `json:"hash,omitempty"`
+// Images returns all images, newest first, without disk access.
+func (s *Store) Images() []*Image { return s.meta.snap.Load().images }
 
-	// Diff, if set, makes the part a layer: it replaces and removes files of earlier parts as
-	// the OCI image-spec (layer.md) says. Diff is the digest of the uncompressed archive of the
-	// layer.
-	Diff Digest `json:"diff,omitempty"`
+// ImageList is Images with the generation of the last change of images. While the generation is
+// the same, so is the list ([Changes]).
+func (s *Store) ImageList() (images []*Image, generation uint64) {
+	n := s.meta.snap.Load()
+	return n.images, n.imagesGen
 }
 
-// Manifest is the input of an image's digest. If two parts hold the same path the later part
-// wins. Two exceptions hold unless the later part is a layer: of two directories the first part's
-// entry stays, and a directory against a file or symlink is an ErrConflict.
-type Manifest struct {
-	Name    string          `json:"name"`
-	Version string          `json:"version"`
-	Parts   []Part          `json:"parts"`
-	Config  json.RawMessage `json:"config,omitempty"` // image.Config; opaque here
+// Functions returns all functions, sorted by name, without disk access.
+func (s *Store) Functions() []*Function { return s.meta.snap.Load().functionList }
+
+// Function finds a function. Errors: fs.ErrNotExist.
+func (s *Store) Function(name string) (*Function, error) {
+	if f := s.meta.snap.Load().functions[name]; f != nil {
+		return f, nil
+	}
+	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
 }
 
-// Image is a committed manifest with the figures that lists show. Name and Version are those of
-// Names[0], or empty if the image has no name.
-type Image struct {
-	Manifest
-	Names   []string  `json:"names"`             // "name:version", sorted, but Built first, if still a name
-	Built   string    `json:"built"`             // "name:version" of the manifest; maybe another image's name now
-	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…", sorted: at registries, after pull or push
-	Foreign bool      `json:"foreign,omitempty"` // made by an untrusted maker ([Store.TakeImage])
-	Digest  Digest    `json:"digest"`
-	Created time.Time `json:"created"`
-	Size    int64     `json:"size"`  // bytes of all files
-	Files   int       `json:"files"` // number of files
+// Tenants returns all tenants, oldest first.
+func (s *Store) Tenants() []Tenant {
+	return s.meta.snap.Load().tenantList()
 }
 
-// Function is a deployed name. Spec is engine.Spec, opaque to the store.
-type Function struct {
-	Name     string          `json:"name"`
-	Image    Digest          `json:"image"`
-	Images   []Digest        `json:"images,omitempty"` // further images to keep for the function, sorted
-	Spec     json.RawMessage `json:"spec"`
-	Deployed time.Time       `json:"deployed"`
+// Sizes returns the sizes of all images, from memory.
+func (s *Store) Sizes() *Sizes { return s.meta.snap.Load().sizes }
+
+// SizeWithout returns the disk use that would remain if all images but those in keep were
+// removed. Objects shared among the kept images count once.
+func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
+	z := &s.meta.sizing
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	seen := make(map[*cohort]bool)
+	for d, kept := range keep {
+		if kept {
+			b, i := z.addedLocked(seen, d)
+			bytes, inodes = bytes+b, inodes+i
+		}
+	}
+	return bytes, inodes
 }
 
-// Tenant owns functions, one /work and one user namespace.
-type Tenant struct {
-	Name string `json:"name"`
-	ID   uint32 `json:"id"` // 1, 2, …: never reused; selects the range of host user ids
+// Added returns, for each image in order, the bytes beyond the use of the images before. The sum
+// is the result of SizeWithout for the same images. An unknown image takes 0.
+func (s *Store) Added(images []Digest) []int64 {
+	z := &s.meta.sizing
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	seen := make(map[*cohort]bool)
+	out := make([]int64, len(images))
+	for i, d := range images {
+		out[i], _ = z.addedLocked(seen, d)
+	}
+	return out
+}
+
+// Use notes a use of an image now, without disk access. It returns false if the image does not
+// exist or is just being removed as unused: the caller then makes the image again.
+func (s *Store) Use(d Digest) bool {
+	if s.meta.snap.Load().byDigest[d] == nil {
+		return false
+	}
+	return s.uses.note(d, 0) == nil
+}
+
+// LastUsed returns the time of the last use of an image, or of its creation. After a restart the
+// time may be up to an hour early, or the time of Open if none was saved. The time of an unknown
+// image is zero.
+func (s *Store) LastUsed(d Digest) time.Time {
+	s.uses.mu.Lock()
+	defer s.uses.mu.Unlock()
+	return s.uses.at[d].now
+}
+
+// SaveUses writes the times of the last use that have moved by an hour or were never written.
+func (s *Store) SaveUses(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.uses.save(s.meta)
+}
+
+// Hold takes a lease. Until release is called, sweeps keep the trees of all images that exist
+// now, and every tree, part and object that is found or made from now on. A build takes a lease
+// before its first Part or Create and releases it after its PutImage. release is idempotent; it
+// sweeps the content that removals had to leave because of the lease.
+func (s *Store) Hold() (release func()) {
+	end := s.leases.take()
+	return sync.OnceFunc(func() {
+		end()
+		s.sweeper.sweepPending()
+	})
+}
+
+// Sweep removes parts, trees and objects that no image refers to and no lease keeps. Builds,
+// starts and lists continue meanwhile: Sweep checks their uses again, in short steps, before
+// each removal. It removes a referrer before its target: a crash, or the end of ctx, only leaves
+// more to sweep: the objects of removed trees wait for the next full sweep.
+//
+// Removing an image sweeps the content that only this image used. Sweep also finds the leftovers
+// of crashes and failed builds. Before it removes an object without a link outside objects/, it
+// looks the object up in every live tree; if a tree cannot be read, the objects stay.
+func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
+	var done Swept
+	err := s.sweeper.sweepAll(ctx, o, &done)
+	done.Add(s.sweeper.sweepPending())
+	if !o.DryRun {
+		s.meta.forgetTrees(1)
+	}
+	if err != nil {
+		return done, fmt.Errorf("sweep: %w", err)
+	}
+	return done, nil
+}
+
+// Discard removes a tree for which no image was made after all, and the content that only this
+// tree has, once no lease keeps it.
+func (s *Store) Discard(d Digest) {
+	s.leases.mu.Lock()
+	s.leases.pending[d] = struct{}{}
+	s.leases.mu.Unlock()
+	s.sweeper.sweepPending()
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -43,36 +42,6 @@ const (
 	// maxCandidates bounds the memory of a sweep: further objects wait for another round.
 	maxCandidates = 1 << 20
 )
-
-// Sweep removes parts, trees and objects that no image refers to and no lease keeps. Builds,
-// starts and lists continue meanwhile: Sweep checks their uses again, in short steps, before
-// each removal. It removes a referrer before its target: a crash, or the end of ctx, only leaves
-// more to sweep: the objects of removed trees wait for the next full sweep.
-//
-// Removing an image sweeps the content that only this image used. Sweep also finds the leftovers
-// of crashes and failed builds. Before it removes an object without a link outside objects/, it
-// looks the object up in every live tree; if a tree cannot be read, the objects stay.
-func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
-	var done Swept
-	err := s.sweeper.sweepAll(ctx, o, &done)
-	done.Add(s.sweeper.sweepPending())
-	if !o.DryRun {
-		s.meta.forgetTrees(1)
-	}
-	if err != nil {
-		return done, fmt.Errorf("sweep: %w", err)
-	}
-	return done, nil
-}
-
-// Discard removes a tree for which no image was made after all, and the content that only this
-// tree has, once no lease keeps it.
-func (s *Store) Discard(d Digest) {
-	s.leases.mu.Lock()
-	s.leases.pending[d] = struct{}{}
-	s.leases.mu.Unlock()
-	s.sweeper.sweepPending()
-}
 
 // sweeper removes the trees and objects that no image and no lease needs.
 type sweeper struct {
@@ -114,17 +83,6 @@ func (s *sweeper) sweepAll(ctx context.Context, o SweepOptions, done *Swept) err
 	return nil
 }
 
-// liveTrees returns the trees of all images.
-func (n *snapshot) liveTrees() map[Digest]bool {
-	live := make(map[Digest]bool)
-	for _, img := range n.images {
-		for _, p := range img.Parts {
-			live[p.Tree] = true
-		}
-	}
-	return live
-}
-
 // deadTrees returns the trees on disk that are not in live.
 func (s *sweeper) deadTrees(live map[Digest]bool) ([]Digest, error) {
 	names, err := s.disk.listDir("trees")
@@ -159,18 +117,6 @@ func (s *sweeper) sweepPending() (done Swept) {
 			return done
 		}
 	}
-}
-
-// ready reports whether takePending would return a tree.
-func (l *leases) ready() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for d := range l.pending {
-		if !l.usesTreeLocked(d) {
-			return true
-		}
-	}
-	return false
 }
 
 // sweepDead is the short form of a sweep: it reads only the dead trees, and the trees of parts
@@ -220,21 +166,6 @@ func (s *sweeper) sweepDead(dead []Digest, done *Swept) error {
 	}
 	s.disk.fillReserve()
 	return nil
-}
-
-// looseTrees returns the trees of parts that no image has. A failed build leaves such parts: the
-// next build finds the part and relies on its objects.
-func (n *snapshot) looseTrees() map[Digest]bool {
-	loose := make(map[Digest]bool)
-	for _, p := range n.parts {
-		loose[p.Tree] = true
-	}
-	for _, img := range n.images {
-		for i := range img.Parts {
-			delete(loose, img.Parts[i].Tree)
-		}
-	}
-	return loose
 }
 
 // sweep is one run of a sweep.
@@ -449,18 +380,4 @@ func (w *sweep) removeCopies(key string, last int) error {
 		w.done.Bytes += sizes[n]
 	}
 	return nil
-}
-
-// removeCounted removes an image's directory below tmp/ and counts its files that are not links
-// to objects.
-func (k *disk) removeCounted(name string, done *Swept) {
-	_ = filepath.WalkDir(filepath.Join(k.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
-		var st unix.Stat_t
-		if err == nil && unix.Lstat(path, &st) == nil && (e.IsDir() || st.Nlink == 1) {
-			done.Inodes++
-			done.Bytes += st.Blocks * 512
-		}
-		return nil // do not count unreadable files
-	})
-	k.removeTmp(name)
 }

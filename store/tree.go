@@ -10,10 +10,62 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
+
+// Digest is "sha256:" and 64 lower-case hexadecimal digits.
+type Digest string
+
+// Kind is the type of an [Entry].
+type Kind string
+
+// The kinds of entries in a tree. Devices, sockets and fifos are refused.
+const (
+	KindFile    Kind = "file"
+	KindDir     Kind = "dir"
+	KindSymlink Kind = "symlink"
+
+	// KindWhiteout occurs only in the tree of a layer: the image omits the path, even if earlier
+	// parts hold it.
+	KindWhiteout Kind = "whiteout"
+)
+
+// Entry is one path of a [Tree].
+type Entry struct {
+	Path   string `json:"path"` // relative, slash-separated, clean; never "." or containing ".."
+	Kind   Kind   `json:"kind"`
+	Mode   uint32 `json:"mode,omitempty"`   // permission bits 0o777; set-id and sticky bits are stripped on entry
+	MTime  int64  `json:"mtime,omitempty"`  // seconds since 1970
+	Size   int64  `json:"size,omitempty"`   // bytes, files only
+	Digest Digest `json:"digest,omitempty"` // of the content, files only
+	Link   string `json:"link,omitempty"`   // target, symlinks only
+	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, at most MaxID; functions see all but root as nobody
+	GID    uint32 `json:"gid,omitempty"`
+
+	// RawPath and RawLink are set in manifests only. A name that is not UTF-8 cannot stand in
+	// JSON as text, so they hold Path and Link in base64.
+	RawPath string `json:"raw_path,omitempty"`
+	RawLink string `json:"raw_link,omitempty"`
+
+	// Aside marks a file that lives as long as the tree and is in no image's root.
+	Aside bool `json:"aside,omitempty"`
+
+	// Directories in the tree of a layer only.
+	Opaque  bool `json:"opaque,omitempty"`  // the image omits all that earlier parts hold below this directory
+	Implied bool `json:"implied,omitempty"` // the layer does not name this directory: an earlier directory stays
+}
+
+// MaxID is the highest user or group id of a file. Sandboxes map ids up to MaxID only.
+const MaxID = 65535
+
+// Tree lists entries sorted by Path. It lists the parent directories of every file.
+type Tree struct {
+	Entries []Entry `json:"entries"`
+}
 
 const digestPrefix = "sha256:"
 
@@ -167,4 +219,90 @@ func decodeStrict(b []byte, v any) error {
 		return errors.New("data after the JSON value")
 	}
 	return nil
+}
+
+// ErrFileType: a device, fifo or socket, which no image may hold.
+var ErrFileType = errors.New("not a regular file, directory or symlink")
+
+// key returns the name of the file's object. Hard links share metadata, so the key covers mode,
+// owner and mtime as well as content: Python ignores bytecode if its source's mtime differs. The
+// store keeps no extended attributes.
+func (e *Entry) key() string {
+	b := make([]byte, 0, 128)
+	b = append(b, "fre object 1\n"...)
+	b = append(b, e.Digest.hex()...)
+	b = append(b, '\n')
+	b = strconv.AppendUint(b, uint64(e.Mode), 8)
+	for _, id := range []uint32{e.UID, e.GID} {
+		b = append(b, ' ')
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, e.MTime, 10)
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// hasObject reports whether the entry has an object. Empty files have none: each image has its
+// own.
+func (e *Entry) hasObject() bool { return e.Kind == KindFile && e.Size > 0 }
+
+// SizeOf returns the bytes of the files. Files with the same object are names of one inode and
+// count once. Files aside do not count.
+func SizeOf(entries []Entry) (n int64) {
+	type inode struct {
+		digest   Digest
+		mtime    int64
+		mode     uint32
+		uid, gid uint32
+	}
+	seen := make(map[inode]struct{}, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		key := inode{e.Digest, e.MTime, e.Mode, e.UID, e.GID}
+		if _, again := seen[key]; again || !e.hasObject() || e.Aside {
+			continue
+		}
+		seen[key] = struct{}{}
+		n += e.Size
+	}
+	return n
+}
+
+// DecodeTree decodes the TreeBytes of another, maybe hostile, store. It checks the digest, every
+// path and every entry. Errors: ErrTree.
+func DecodeTree(d Digest, b []byte) (*Tree, error) {
+	if sumDigest(b) != d {
+		return nil, fmt.Errorf("tree %s: %w: the digest is %s", d, ErrTree, sumDigest(b))
+	}
+	t, err := decodeTree(b)
+	if err == nil {
+		var canonical []byte
+		canonical, err = t.encode()
+		if err == nil && (t.Entries == nil || !bytes.Equal(b, canonical)) {
+			err = fmt.Errorf("%w: not in canonical encoding", ErrTree)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", d, err)
+	}
+	return t, nil
+}
+
+// Objects returns the files with content to transfer, sorted by path. It omits empty files and
+// all but the first of the files that share an object.
+func (t *Tree) Objects() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		seen := make(map[string]bool)
+		for i := range t.Entries {
+			e := &t.Entries[i]
+			if !e.hasObject() || seen[e.key()] {
+				continue
+			}
+			seen[e.key()] = true
+			if !yield(e) {
+				return
+			}
+		}
+	}
 }

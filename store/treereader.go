@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// treeReader reads trees, and the contents and manifests beside them. It notes each tree for
-// current leases, and caches the trees of recently linked images.
+// treeReader reads trees, and the contents and manifests beside them, and names their
+// directories. It notes each tree for current leases, and caches the trees of recently linked
+// images.
 type treeReader struct {
 	disk   *disk
 	leases *leases
@@ -129,4 +130,16 @@ func (r *treeReader) HasTree(d Digest) bool {
 		links, _ := r.disk.objectLinks(objectName(key, 0))
 		return links == 0
 	})
+}
+
+// maxRecent entries take some 10 MB: the base environments in use and a few packages.
+const maxRecent = 20_000
+
+// Dir returns the absolute path of the store.
+func (r *treeReader) Dir() string { return r.disk.dir }
+
+// Rootfs returns the directory of an image's tree. Mount it read-only: a write would reach every
+// image that shares the file.
+func (r *treeReader) Rootfs(d Digest) string {
+	return filepath.Join(r.disk.dir, "images", d.hex(), "rootfs")
 }

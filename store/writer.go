@@ -9,19 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fre-engine/fre/failure"
 )
 
 // A file smaller than bufferSize is hashed in memory, and written only if its object is missing.
 const bufferSize = 256 << 10
-
-// ErrConflict: a path is a directory in one part or entry and a file or symlink in another.
-var ErrConflict = failure.New(failure.BuildFailed, "path is a directory in one part and no directory in another", "rename the path in the code, or leave out one of the packages")
 
 // ErrOwner: an id is above MaxID.
 var ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
@@ -41,23 +35,6 @@ type Writer struct {
 	uid     uint32 // owner of the next entries
 	gid     uint32
 	err     error
-}
-
-// Create starts a tree. Errors keep their errno, such as ENOSPC.
-func (s *Store) Create() (*Writer, error) {
-	release := s.Hold()
-	name := "tree-" + strconv.FormatUint(s.disk.serial.Add(1), 10)
-	dir, err := s.disk.mkdirTmp(name)
-	if err != nil {
-		release()
-		return nil, fmt.Errorf("stage tree: %w", err)
-	}
-	return &Writer{
-		disk: s.disk, leases: &s.leases, release: release, name: name, dir: dir,
-		entries: make(map[string]Entry),
-		staged:  make(map[string]bool),
-		buf:     make([]byte, bufferSize),
-	}, nil
 }
 
 // SetOwner sets the owner of the entries that follow, as ids inside a sandbox. The first owner
@@ -328,14 +305,4 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 		n += m
 	}
 	return n, err
-}
-
-// writeFileAt writes a small private file below dir.
-func writeFileAt(dir int, name string, b []byte) error {
-	f, err := openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	return errors.Join(err, f.Close())
 }

@@ -6,10 +6,54 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 	"unicode/utf8"
 )
+
+// snapshot is all metadata; immutable once published.
+type snapshot struct {
+	byDigest  map[Digest]*Image
+	tags      map[tag]Digest
+	remotes   map[string]Digest // by "name@sha256:…"
+	parts     map[string]Part
+	functions map[string]*Function
+	tenants   map[string]Tenant
+
+	images       []*Image    // newest first
+	functionList []*Function // by name
+
+	serial    int64  // highest serial of any image so far
+	imagesGen uint64 // generation of the last change of images
+	sizes     *Sizes
+}
+
+func newSnapshot() *snapshot {
+	return &snapshot{
+		byDigest:  make(map[Digest]*Image),
+		tags:      make(map[tag]Digest),
+		remotes:   make(map[string]Digest),
+		parts:     make(map[string]Part),
+		functions: make(map[string]*Function),
+		tenants:   make(map[string]Tenant),
+		sizes:     new(Sizes),
+	}
+}
+
+func (n *snapshot) clone() *snapshot {
+	return &snapshot{
+		byDigest:  maps.Clone(n.byDigest),
+		tags:      maps.Clone(n.tags),
+		remotes:   maps.Clone(n.remotes),
+		parts:     maps.Clone(n.parts),
+		functions: maps.Clone(n.functions),
+		tenants:   maps.Clone(n.tenants),
+
+		images: n.images, functionList: n.functionList, // replaced, not changed
+		serial: n.serial, imagesGen: n.imagesGen, sizes: n.sizes,
+	}
+}
 
 // readSnapshot loads the database. With 10,000 images this is most of an engine's start and of
 // its memory, so data shared by images is decoded and kept once.
@@ -280,4 +324,44 @@ func objectLen(b []byte) int {
 		}
 	}
 	return -1
+}
+
+func (n *snapshot) tenantList() []Tenant {
+	return slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// liveTrees returns the trees of all images.
+func (n *snapshot) liveTrees() map[Digest]bool {
+	live := make(map[Digest]bool)
+	for _, img := range n.images {
+		for _, p := range img.Parts {
+			live[p.Tree] = true
+		}
+	}
+	return live
+}
+
+// looseTrees returns the trees of parts that no image has. A failed build leaves such parts: the
+// next build finds the part and relies on its objects.
+func (n *snapshot) looseTrees() map[Digest]bool {
+	loose := make(map[Digest]bool)
+	for _, p := range n.parts {
+		loose[p.Tree] = true
+	}
+	for _, img := range n.images {
+		for i := range img.Parts {
+			delete(loose, img.Parts[i].Tree)
+		}
+	}
+	return loose
+}
+
+// keeps reports whether the function keeps the image.
+func (f *Function) keeps(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
+
+// without returns a copy of f that no longer keeps image d for a rollback.
+func (f *Function) without(d Digest) *Function {
+	rest := *f
+	rest.Images = slices.DeleteFunc(slices.Clone(f.Images), func(other Digest) bool { return other == d })
+	return &rest
 }
