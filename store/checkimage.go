@@ -174,14 +174,30 @@ func (i *checkedImage) compareRoot() error {
 	}
 	defer root.Close()
 	entries = slices.Insert(entries, 0, Entry{Path: ".", Kind: KindDir, Mode: 0o755})
-	found, err := i.walk(root.Name(), entries)
+	made, err := i.compareEntries(root, entries)
 	if err != nil {
 		return err
 	}
+	i.compareHidden(hidden)
+	if !i.touched {
+		return nil
+	}
+	entries = slices.DeleteFunc(entries, func(e Entry) bool {
+		is, missing := made[e.Path]
+		return missing && !is
+	})
+	return errors.Join(setDirs(int(root.Fd()), entries), i.s.disk.syncfs())
+}
+
+// compareEntries compares the files below root with the entries. made holds the directories that
+// were missing, and whether they exist by now. Entries below them are not reported.
+func (i *checkedImage) compareEntries(root *os.File, entries []Entry) (made map[string]bool, err error) {
+	found, err := i.walk(root.Name(), entries)
+	if err != nil {
+		return nil, err
+	}
 	fd := int(root.Fd())
-	// made holds the directories that were missing, and whether they exist by now. Entries below
-	// them are not reported.
-	made := make(map[string]bool)
+	made = make(map[string]bool)
 	for n := range entries {
 		e := &entries[n]
 		x, ok := found[e.Path]
@@ -195,12 +211,7 @@ func (i *checkedImage) compareRoot() error {
 		case what == "":
 			continue
 		case !ok && below:
-			if above && i.there() {
-				err := i.s.disk.linkEntry(fd, e)
-				if is = err == nil; !is {
-					i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; repair failed: %v", err), "")
-				}
-			}
+			is = above && i.relink(fd, e)
 		case ok && e.Kind == KindDir && x.Kind == KindDir:
 			i.problem(filepath.Join("rootfs", e.Path), what, "set back", func() error { return setBack(fd, e.Path, e) })
 			continue
@@ -216,15 +227,20 @@ func (i *checkedImage) compareRoot() error {
 			made[e.Path] = is
 		}
 	}
-	i.compareHidden(hidden)
-	if !i.touched {
-		return nil
+	return made, nil
+}
+
+// relink makes an entry again below a directory that was missing and exists by now. It reports
+// only a failure.
+func (i *checkedImage) relink(root int, e *Entry) bool {
+	if !i.there() {
+		return false
 	}
-	entries = slices.DeleteFunc(entries, func(e Entry) bool {
-		is, missing := made[e.Path]
-		return missing && !is
-	})
-	return errors.Join(setDirs(fd, entries), i.s.disk.syncfs())
+	err := i.s.disk.linkEntry(root, e)
+	if err != nil {
+		i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; repair failed: %v", err), "")
+	}
+	return err == nil
 }
 
 // walk observes the files below rootfs and reports files of no tree.

@@ -72,27 +72,31 @@ func (c *checker) checkObjects() error {
 			if err := c.ctx.Err(); err != nil {
 				return err
 			}
-			path := sub + "/" + name
-			key, n, ok := parseObjectName(name)
-			if !ok || key[:2] != sub {
-				c.stray("objects/" + path)
-				continue
-			}
-			x := c.observe(int(c.s.disk.objects.Fd()), path)
-			if errors.Is(x.err, fs.ErrNotExist) {
-				continue // removed meanwhile: the object was garbage
-			}
-			c.done.Objects++
-			c.done.Bytes += x.Size
-			if c.done.Objects%1000 == 0 {
-				c.o.Progress("objects", c.done.Objects)
-			}
-			if x.err != nil || x.key() != key {
-				c.damageOf(key).copies[n] = x
-			}
+			c.checkObject(sub, name)
 		}
 	}
 	return nil
+}
+
+func (c *checker) checkObject(sub, name string) {
+	path := sub + "/" + name
+	key, n, ok := parseObjectName(name)
+	if !ok || key[:2] != sub {
+		c.stray("objects/" + path)
+		return
+	}
+	x := c.observe(int(c.s.disk.objects.Fd()), path)
+	if errors.Is(x.err, fs.ErrNotExist) {
+		return // removed meanwhile: the object was garbage
+	}
+	c.done.Objects++
+	c.done.Bytes += x.Size
+	if c.done.Objects%1000 == 0 {
+		c.o.Progress("objects", c.done.Objects)
+	}
+	if x.err != nil || x.key() != key {
+		c.damageOf(key).copies[n] = x
+	}
 }
 
 // checkTrees reads every tree and checks that its objects exist.
@@ -126,6 +130,12 @@ func (c *checker) checkTrees() error {
 			c.o.Progress("trees", c.done.Trees)
 		}
 	}
+	c.checkMissingTrees(live, there)
+	return nil
+}
+
+// checkMissingTrees fetches the live trees that are not on disk.
+func (c *checker) checkMissingTrees(live, there map[Digest]bool) {
 	for d := range live {
 		if !there[d] && c.s.meta.snap.Load().liveTrees()[d] { // skip a tree that a build made meanwhile
 			if _, err := c.s.disk.readTree(d); err != nil {
@@ -133,7 +143,6 @@ func (c *checker) checkTrees() error {
 			}
 		}
 	}
-	return nil
 }
 
 // badTree fetches a lost tree again if images need it, else removes the damaged file and the
@@ -220,7 +229,12 @@ func (c *checker) checkDatabase() error {
 			return nil
 		})
 	}
-	bad := make(map[Digest]string)
+	return c.checkManifests()
+}
+
+// checkManifests compares the manifests in the database with their digests.
+func (c *checker) checkManifests() error {
+	var bad []Digest
 	err := eachRow(c.s.meta.db, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
 		var d Digest
 		var manifest string
@@ -228,14 +242,14 @@ func (c *checker) checkDatabase() error {
 			return err
 		}
 		if sumDigest([]byte(manifest)) != d {
-			bad[d] = manifest
+			bad = append(bad, d)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for d := range bad {
+	for _, d := range bad {
 		c.repaired(dbName, fmt.Sprintf("the manifest of image %s has changed", d), "taken from the image's directory", func() error {
 			b, err := os.ReadFile(filepath.Join(c.s.disk.dir, "images", d.hex(), "manifest.json"))
 			if err == nil && sumDigest(b) != d {

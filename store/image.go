@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -52,19 +51,8 @@ func (s *Store) putImages(ctx context.Context, m Manifest, in incoming) (*Image,
 
 func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, error) {
 	k := in.name
-	if m.Name != "" || m.Version != "" {
-		if err := errors.Join(checkName("image name", m.Name), checkName("image version", m.Version)); err != nil {
-			return nil, err
-		}
-	}
-	manifest, err := json.Marshal(m)
+	m, manifest, err := m.canonical()
 	if err != nil {
-		return nil, err
-	}
-	// Decode into a new Manifest: json would write Config into the caller's bytes. The result
-	// has Config in its canonical form.
-	m = Manifest{}
-	if err := json.Unmarshal(manifest, &m); err != nil {
 		return nil, err
 	}
 	d := sumDigest(manifest)

@@ -26,98 +26,128 @@ var ErrNotLayer = errors.New("only a layer may remove files of lower layers")
 // part's entry stays, unless the second part is a layer. merge does not change the trees that
 // tree returns.
 func merge(m Manifest, tree func(Digest) (*Tree, error)) (entries []Entry, hidden map[string]bool, err error) {
-	type placed struct {
-		Entry
-		part int
-	}
-	all := make(map[string]placed)
-	hidden = make(map[string]bool)
-	nameOf := func(part int) string {
-		if part < 0 {
-			return "the mount points of every image"
-		}
-		p := m.Parts[part]
-		return fmt.Sprintf("part %s %s", p.Kind, p.Name)
-	}
-	put := func(e Entry, part int) error {
-		old, ok := all[e.Path]
-		switch {
-		case !ok || old.Kind != KindDir && e.Kind != KindDir:
-			all[e.Path] = placed{e, part}
-		case old.Kind != e.Kind:
-			return fmt.Errorf("%s: %w: a %s in %s, a %s in %s", e.Path, ErrConflict, old.Kind, nameOf(old.part), e.Kind, nameOf(part))
-		}
-		return nil
-	}
-	for i, p := range m.Parts {
+	r := &mergedRoot{all: make(map[string]placedEntry), hidden: make(map[string]bool)}
+	for i := range m.Parts {
+		p := &m.Parts[i]
 		t, err := tree(p.Tree)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", nameOf(i), err)
+			return nil, nil, fmt.Errorf("%s: %w", p.describe(), err)
 		}
-		for i := range t.Entries {
-			if e := &t.Entries[i]; e.hasObject() {
-				hidden[e.key()] = true
-			}
-		}
-		if p.Diff != "" {
-			if p.Prefix != "" {
-				return nil, nil, fmt.Errorf("%s: a layer has no prefix", nameOf(i))
-			}
-			removeBelow(all, func(x placed) Kind { return x.Kind }, t.Entries)
-			for _, e := range t.Entries {
-				old, ok := all[e.Path]
-				if e.Kind != KindWhiteout && (!e.Implied || !ok || old.Kind != KindDir) && !e.Aside {
-					e.Opaque, e.Implied = false, false
-					all[e.Path] = placed{e, i}
-				}
-			}
-			continue
-		}
-		if p.Prefix != "" {
-			if err := checkPath(p.Prefix); err != nil {
-				return nil, nil, fmt.Errorf("prefix of %s: %w", nameOf(i), err)
-			}
-			for dir := p.Prefix; dir != ""; dir = parent(dir) {
-				if err := put(Entry{Path: dir, Kind: KindDir, Mode: 0o755}, i); err != nil {
-					return nil, nil, err
-				}
-			}
-		}
-		for _, e := range t.Entries {
-			if e.Aside {
-				continue
-			}
-			if e.Path = join(p.Prefix, e.Path); len(e.Path) > maxPath {
-				return nil, nil, fmt.Errorf("%s: %w", nameOf(i), checkPath(e.Path))
-			}
-			if e.Kind == KindWhiteout || e.Opaque || e.Implied {
-				return nil, nil, fmt.Errorf("%s: %s: %w", nameOf(i), e.Path, ErrNotLayer)
-			}
-			if err := put(e, i); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	for _, p := range mountPoints {
-		if err := put(Entry{Path: p, Kind: KindDir, Mode: 0o755}, -1); err != nil {
+		if err := r.addPart(p, t.Entries); err != nil {
 			return nil, nil, err
 		}
 	}
-	entries = make([]Entry, 0, len(all))
-	for _, e := range all {
+	for _, p := range mountPoints {
+		if err := r.put(Entry{Path: p, Kind: KindDir, Mode: 0o755}, nil); err != nil {
+			return nil, nil, err
+		}
+	}
+	entries = make([]Entry, 0, len(r.all))
+	for _, e := range r.all {
 		entries = append(entries, e.Entry)
 		if e.hasObject() {
-			delete(hidden, e.key())
+			delete(r.hidden, e.key())
 		}
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	return entries, hidden, nil
+	return entries, r.hidden, nil
+}
+
+// mergedRoot is the root of an image while merge adds the parts.
+type mergedRoot struct {
+	all    map[string]placedEntry // by path
+	hidden map[string]bool        // keys of the objects of all parts
+}
+
+type placedEntry struct {
+	Entry
+	part *Part // nil for a mount point
+}
+
+func (r *mergedRoot) addPart(p *Part, entries []Entry) error {
+	for i := range entries {
+		if e := &entries[i]; e.hasObject() {
+			r.hidden[e.key()] = true
+		}
+	}
+	if p.Diff == "" {
+		return r.addTree(p, entries)
+	}
+	if p.Prefix != "" {
+		return fmt.Errorf("%s: a layer has no prefix", p.describe())
+	}
+	r.addLayer(p, entries)
+	return nil
+}
+
+// addLayer replaces and removes entries of earlier parts.
+func (r *mergedRoot) addLayer(p *Part, entries []Entry) {
+	removeBelow(r.all, entries)
+	for _, e := range entries {
+		if e.Kind == KindWhiteout || e.Aside || e.Implied && r.all[e.Path].Kind == KindDir {
+			continue
+		}
+		e.Opaque, e.Implied = false, false
+		r.all[e.Path] = placedEntry{e, p}
+	}
+}
+
+// addTree adds entries below the prefix of the part.
+func (r *mergedRoot) addTree(p *Part, entries []Entry) error {
+	if p.Prefix != "" {
+		if err := checkPath(p.Prefix); err != nil {
+			return fmt.Errorf("prefix of %s: %w", p.describe(), err)
+		}
+	}
+	for dir := p.Prefix; dir != ""; dir = parent(dir) {
+		if err := r.put(Entry{Path: dir, Kind: KindDir, Mode: 0o755}, p); err != nil {
+			return err
+		}
+	}
+	for _, e := range entries {
+		if e.Aside {
+			continue
+		}
+		if err := r.addEntry(p, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *mergedRoot) addEntry(p *Part, e Entry) error {
+	if e.Path = join(p.Prefix, e.Path); len(e.Path) > maxPath {
+		return fmt.Errorf("%s: %w", p.describe(), checkPath(e.Path))
+	}
+	if e.Kind == KindWhiteout || e.Opaque || e.Implied {
+		return fmt.Errorf("%s: %s: %w", p.describe(), e.Path, ErrNotLayer)
+	}
+	return r.put(e, p)
+}
+
+// put enters e, unless e and the entry before it are directories. p is nil for a mount point.
+func (r *mergedRoot) put(e Entry, p *Part) error {
+	old, ok := r.all[e.Path]
+	switch {
+	case !ok || old.Kind != KindDir && e.Kind != KindDir:
+		r.all[e.Path] = placedEntry{e, p}
+	case old.Kind != e.Kind:
+		return fmt.Errorf("%s: %w: a %s in %s, a %s in %s", e.Path, ErrConflict, old.Kind, old.part.describe(), e.Kind, p.describe())
+	}
+	return nil
+}
+
+func (p *Part) describe() string {
+	if p == nil {
+		return "the mount points of every image"
+	}
+	return fmt.Sprintf("part %s %s", p.Kind, p.Name)
 }
 
 // removeBelow deletes from all, keyed by path, the entries that a layer hides: whiteouts with
 // all below them, the content of opaque directories, and the content of directories that the
 // layer replaces by a file or symlink.
-func removeBelow[T any](all map[string]T, kindOf func(T) Kind, layer []Entry) {
+func removeBelow(all map[string]placedEntry, layer []Entry) {
 	gone := make(map[string]bool) // value: whether the path itself goes, too
 	for i := range layer {
 		switch e := &layer[i]; {
@@ -126,7 +156,7 @@ func removeBelow[T any](all map[string]T, kindOf func(T) Kind, layer []Entry) {
 		case e.Opaque:
 			gone[e.Path] = false
 		case e.Kind != KindDir:
-			if old, ok := all[e.Path]; ok && kindOf(old) == KindDir {
+			if all[e.Path].Kind == KindDir {
 				gone[e.Path] = false
 			}
 		}

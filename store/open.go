@@ -78,50 +78,18 @@ func (s *Store) closeFiles() error {
 	return errors.Join(s.meta.Close(), s.disk.Close(), releaseLock(s.lock))
 }
 
-// reconcile makes directories and database agree. A directory without a row is half made or half
-// removed, so reconcile removes it. A row without a directory is damage from outside, because
-// the directory is durable before the row exists; the image is dropped.
+// reconcile makes directories and database agree. A row without a directory is damage from
+// outside, because the directory is durable before the row exists; the image is dropped.
 func (s *Store) reconcile() error {
-	names, err := readNames(s.disk.images)
+	lost, err := s.removeHalfImages()
 	if err != nil {
 		return err
 	}
-	snap := s.meta.snap.Load()
-	onDisk := make(map[Digest]bool, len(names))
-	for _, name := range names {
-		d := Digest(digestPrefix + name)
-		if snap.byDigest[d] != nil {
-			onDisk[d] = true
-			continue
-		}
-		if err := s.disk.moveToTmp(name); err != nil {
-			return err
-		}
-		s.disk.removeTmp(name)
-	}
-	var lost []Digest
-	for d := range snap.byDigest {
-		if !onDisk[d] {
-			lost = append(lost, d)
-		}
-	}
-	names, err = readNames(s.disk.trees)
-	if err != nil {
+	lostParts, err := s.partsWithoutTree()
+	if err != nil || len(lost)+len(lostParts) == 0 {
 		return err
 	}
-	trees := make(map[Digest]bool, len(names))
-	for _, name := range names {
-		trees[Digest(digestPrefix+strings.TrimSuffix(name, ".json"))] = true
-	}
-	var lostParts []string
-	for key, p := range snap.parts {
-		if !trees[p.Tree] {
-			lostParts = append(lostParts, key)
-		}
-	}
-	if len(lost)+len(lostParts) == 0 {
-		return nil
-	}
+	images := s.meta.snap.Load().byDigest
 	return s.meta.updateFreeing(len(lost) > 0, func(tx *tx) error {
 		for _, key := range lostParts {
 			if err := tx.removePart(key); err != nil {
@@ -129,11 +97,57 @@ func (s *Store) reconcile() error {
 			}
 		}
 		for _, d := range lost {
-			s.log.Warn("image directory is missing: image dropped", "digest", d, "name", snap.byDigest[d].Name)
+			s.log.Warn("image directory is missing: image dropped", "digest", d, "name", images[d].Name)
 			if err := tx.dropImage(d); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// removeHalfImages removes each directory without a row, because it is half made or half
+// removed. It returns the images whose directory is missing.
+func (s *Store) removeHalfImages() (lost []Digest, err error) {
+	names, err := readNames(s.disk.images)
+	if err != nil {
+		return nil, err
+	}
+	images := s.meta.snap.Load().byDigest
+	onDisk := make(map[Digest]bool, len(names))
+	for _, name := range names {
+		d := Digest(digestPrefix + name)
+		if images[d] != nil {
+			onDisk[d] = true
+			continue
+		}
+		if err := s.disk.moveToTmp(name); err != nil {
+			return nil, err
+		}
+		s.disk.removeTmp(name)
+	}
+	for d := range images {
+		if !onDisk[d] {
+			lost = append(lost, d)
+		}
+	}
+	return lost, nil
+}
+
+// partsWithoutTree returns the keys of the parts whose tree is missing.
+func (s *Store) partsWithoutTree() (keys []string, err error) {
+	names, err := readNames(s.disk.trees)
+	if err != nil {
+		return nil, err
+	}
+	trees := make(map[Digest]bool, len(names))
+	for _, name := range names {
+		trees[Digest(digestPrefix+strings.TrimSuffix(name, ".json"))] = true
+	}
+	for key, p := range s.meta.snap.Load().parts {
+		if !trees[p.Tree] {
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
 }

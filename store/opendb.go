@@ -46,26 +46,14 @@ func (m *metadata) openDB() error {
 }
 
 func (m *metadata) loadDB() error {
-	path := filepath.Join(m.disk.dir, dbName)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		// SQLite would replay the log of the lost database into the new one.
-		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
-			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	// Create the file here, so it is private: manifests hold functions' environments.
-	f, err := openat(int(m.disk.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(f.Close(), m.disk.root.Sync()); err != nil {
+	if err := m.createDB(); err != nil {
 		return err
 	}
 	if err := checkLog(int(m.disk.root.Fd()), dbName+"-wal"); err != nil {
 		return err
 	}
+	path := filepath.Join(m.disk.dir, dbName)
+	var err error
 	if m.db, err = openDB(path); err != nil {
 		return err
 	}
@@ -89,6 +77,30 @@ func (m *metadata) loadDB() error {
 	if version == 0 {
 		return nil // migrate has filled and published it
 	}
+	return m.publishDB()
+}
+
+// createDB creates the file of the database if it is missing. The file is private: manifests hold
+// functions' environments.
+func (m *metadata) createDB() error {
+	path := filepath.Join(m.disk.dir, dbName)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		// SQLite would replay the log of the lost database into the new one.
+		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	f, err := openat(int(m.disk.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), m.disk.root.Sync())
+}
+
+// publishDB loads the open database and publishes its first snapshot.
+func (m *metadata) publishDB() error {
 	snap, err := readSnapshot(m.db)
 	if err != nil {
 		return err
@@ -200,17 +212,28 @@ func (t *tx) sizeExisting() error {
 // rebuild fills an empty database from index.json and the images on disk.
 func (m *metadata) rebuild(t *tx) error {
 	x := m.disk.readIndex()
-	known := make(map[Digest]indexed)
-	for _, i := range x.Images {
-		known[i.Digest] = i
-	}
 	images, err := m.disk.readImages(x)
 	if err != nil {
 		return err
 	}
-	newest := make(map[tag]*Image) // of images missing in the index
+	if err := t.rebuildImages(x, images); err != nil {
+		return err
+	}
+	for _, n := range x.Tenants {
+		if _, err := t.putTenant(n); err != nil {
+			return err
+		}
+	}
+	return t.rebuildFunctions(x)
+}
+
+// rebuildImages enters the images with the names of the index.
+func (t *tx) rebuildImages(x indexContent, images []imageOnDisk) error {
+	known := make(map[Digest]indexed)
+	for _, i := range x.Images {
+		known[i.Digest] = i
+	}
 	for _, img := range images {
-		k := splitName(img.Built)
 		i, ok := known[img.Digest]
 		if ok {
 			img.Created = i.Created
@@ -219,20 +242,23 @@ func (m *metadata) rebuild(t *tx) error {
 		if i.Tagged {
 			i.Names = append(i.Names, img.Built)
 		}
-		if err := t.putImage(img.Image, img.manifest, img.own); err != nil {
+		if err := t.rebuildImage(img, i.Names, i.Remotes); err != nil {
 			return err
 		}
-		for _, name := range i.Names {
-			if err := t.putTag(splitName(name), img.Digest); err != nil {
-				return err
-			}
+	}
+	return t.nameUnknown(images, known)
+}
+
+// nameUnknown gives each image missing in the index the name of its manifest, unless that name is
+// taken or a newer such image has it.
+func (t *tx) nameUnknown(images []imageOnDisk, known map[Digest]indexed) error {
+	newest := make(map[tag]*Image)
+	for _, img := range images {
+		k := splitName(img.Built)
+		if _, ok := known[img.Digest]; ok || k == (tag{}) {
+			continue
 		}
-		for _, remote := range i.Remotes {
-			if err := t.putRemote(remote, img.Digest); err != nil {
-				return err
-			}
-		}
-		if old := newest[k]; !ok && k != (tag{}) && (old == nil || old.Created.Before(img.Created)) {
+		if old := newest[k]; old == nil || old.Created.Before(img.Created) {
 			newest[k] = img.Image
 		}
 	}
@@ -244,19 +270,36 @@ func (m *metadata) rebuild(t *tx) error {
 			return err
 		}
 	}
-	for _, n := range x.Tenants {
-		if _, err := t.putTenant(n); err != nil {
+	return nil
+}
+
+func (t *tx) rebuildImage(img imageOnDisk, names, remotes []string) error {
+	if err := t.putImage(img.Image, img.manifest, img.own); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := t.putTag(splitName(name), img.Digest); err != nil {
 			return err
 		}
 	}
+	for _, remote := range remotes {
+		if err := t.putRemote(remote, img.Digest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rebuildFunctions enters the functions whose image is still there.
+func (t *tx) rebuildFunctions(x indexContent) error {
 	for _, f := range x.Functions {
 		if t.next.byDigest[f.Image] == nil {
-			m.log.Error("image of a function lost: function dropped", "function", f.Name, "image", f.Image)
+			t.s.log.Error("image of a function lost: function dropped", "function", f.Name, "image", f.Image)
 			continue
 		}
 		for _, d := range f.Images {
 			if t.next.byDigest[d] == nil {
-				m.log.Error("image of an earlier revision of a function lost", "function", f.Name, "image", d)
+				t.s.log.Error("image of an earlier revision of a function lost", "function", f.Name, "image", d)
 				f = f.without(d)
 			}
 		}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 )
@@ -33,6 +34,22 @@ type Manifest struct {
 	Version string          `json:"version"`
 	Parts   []Part          `json:"parts"`
 	Config  json.RawMessage `json:"config,omitempty"` // image.Config; opaque here
+}
+
+// canonical checks the name and returns the manifest with Config in its canonical form, and its
+// bytes.
+func (m *Manifest) canonical() (c Manifest, b []byte, err error) {
+	if m.Name != "" || m.Version != "" {
+		if err := errors.Join(checkName("image name", m.Name), checkName("image version", m.Version)); err != nil {
+			return c, nil, err
+		}
+	}
+	if b, err = json.Marshal(m); err != nil {
+		return c, nil, err
+	}
+	// Decode into a new Manifest: json would write Config into the caller's bytes.
+	err = json.Unmarshal(b, &c)
+	return c, b, err
 }
 
 // Image is a committed manifest with the figures that lists show. Name and Version are those of

@@ -136,13 +136,25 @@ func (z *sizing) reset() {
 func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 	z.reset()
 	z.loaded, z.afresh = false, true
+	err := z.loadTrees(q, images)
+	if err == nil {
+		err = z.loadCohorts(q)
+	}
+	if err == nil {
+		err = z.loadImages(q, images)
+	}
+	z.loaded = err == nil
+	return err
+}
+
+func (z *sizing) loadTrees(q queryer, images map[Digest]*Image) error {
 	names := make(map[Digest]Digest) // of trees: one string for all images with the tree
 	for _, img := range images {
 		for i := range img.Parts {
 			names[img.Parts[i].Tree] = img.Parts[i].Tree
 		}
 	}
-	err := eachRow(q, `SELECT id, digest FROM sized_trees`, func(scan scanFunc) error {
+	return eachRow(q, `SELECT id, digest FROM sized_trees`, func(scan scanFunc) error {
 		t := new(sizedTree)
 		if err := scan(&t.id, &t.digest); err != nil {
 			return err
@@ -151,37 +163,45 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 		z.trees[t.digest], z.byID[t.id] = t, t
 		return nil
 	})
-	if err == nil {
-		err = eachRow(q, `SELECT id, objects, bytes FROM cohorts`, func(scan scanFunc) error {
-			c := new(cohort)
-			if err := scan(&c.id, &c.objects, &c.bytes); err != nil {
-				return err
-			}
-			z.cohorts[c.id] = c
-			return nil
-		})
+}
+
+// loadCohorts reads the cohorts, and their trees, which are loaded.
+func (z *sizing) loadCohorts(q queryer) error {
+	err := eachRow(q, `SELECT id, objects, bytes FROM cohorts`, func(scan scanFunc) error {
+		c := new(cohort)
+		if err := scan(&c.id, &c.objects, &c.bytes); err != nil {
+			return err
+		}
+		z.cohorts[c.id] = c
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = eachRow(q, `SELECT cohort, tree FROM cohort_trees`, func(scan scanFunc) error {
-			var cid, tid int64
-			if err := scan(&cid, &tid); err != nil {
-				return err
-			}
-			c, t := z.cohorts[cid], z.byID[tid]
-			if c == nil || t == nil {
-				return fmt.Errorf("%w: cohort %d of tree %d", errCorrupt, cid, tid)
-			}
-			c.add(t)
-			return nil
-		})
-	}
+	err = eachRow(q, `SELECT cohort, tree FROM cohort_trees`, func(scan scanFunc) error {
+		var cid, tid int64
+		if err := scan(&cid, &tid); err != nil {
+			return err
+		}
+		c, t := z.cohorts[cid], z.byID[tid]
+		if c == nil || t == nil {
+			return fmt.Errorf("%w: cohort %d of tree %d", errCorrupt, cid, tid)
+		}
+		c.add(t)
+		return nil
+	})
 	if err != nil {
 		return err
 	}
 	for _, c := range z.cohorts {
 		z.bySet[c.set] = c
 	}
-	err = eachRow(q, `SELECT image, bytes, inodes FROM image_sizes`, func(scan scanFunc) error {
+	return nil
+}
+
+// loadImages reads the images' own sizes, and enters each image with its trees.
+func (z *sizing) loadImages(q queryer, images map[Digest]*Image) error {
+	return eachRow(q, `SELECT image, bytes, inodes FROM image_sizes`, func(scan scanFunc) error {
 		img := new(sizedImage)
 		if err := scan(&img.digest, &img.ownBytes, &img.ownInodes); err != nil {
 			return err
@@ -199,8 +219,6 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 		z.enter(img)
 		return nil
 	})
-	z.loaded = err == nil
-	return err
 }
 
 func (i *sizedImage) has(t *sizedTree) {

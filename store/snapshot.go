@@ -244,31 +244,7 @@ func (c *manifestCache) outline(b []byte) (m Manifest, ok bool) {
 	if m.Version, rest, ok = cutText(rest, `,"version":"`); !ok {
 		return m, false
 	}
-	if rest, ok = bytes.CutPrefix(rest, []byte(`,"parts":[`)); !ok {
-		return m, false
-	}
-	for {
-		n := objectLen(rest)
-		if n < 0 {
-			return m, false
-		}
-		p, known := c.parts[string(rest[:n])]
-		if !known {
-			if json.Unmarshal(rest[:n], &p) != nil {
-				return m, false
-			}
-			c.parts[string(rest[:n])] = p
-		}
-		m.Parts = append(m.Parts, p)
-		rest = rest[n:]
-		if len(rest) < 2 || rest[0] != ',' {
-			break
-		}
-		rest = rest[1:]
-	}
-	m.Parts = slices.Clone(m.Parts) // drop unused capacity
-	rest, ok = bytes.CutPrefix(rest, []byte("]"))
-	if !ok {
+	if m.Parts, rest, ok = c.outlineParts(rest); !ok {
 		return m, false
 	}
 	if string(rest) == "}" {
@@ -284,6 +260,34 @@ func (c *manifestCache) outline(b []byte) (m Manifest, ok bool) {
 		c.configs[string(rest)] = m.Config
 	}
 	return m, ok
+}
+
+// outlineParts cuts the list of parts off the beginning of b.
+func (c *manifestCache) outlineParts(b []byte) (parts []Part, rest []byte, ok bool) {
+	if rest, ok = bytes.CutPrefix(b, []byte(`,"parts":[`)); !ok {
+		return nil, nil, false
+	}
+	for {
+		n := objectLen(rest)
+		if n < 0 {
+			return nil, nil, false
+		}
+		p, known := c.parts[string(rest[:n])]
+		if !known {
+			if json.Unmarshal(rest[:n], &p) != nil {
+				return nil, nil, false
+			}
+			c.parts[string(rest[:n])] = p
+		}
+		parts = append(parts, p)
+		rest = rest[n:]
+		if len(rest) < 2 || rest[0] != ',' {
+			break
+		}
+		rest = rest[1:]
+	}
+	rest, ok = bytes.CutPrefix(rest, []byte("]"))
+	return slices.Clone(parts), rest, ok // Clone drops unused capacity
 }
 
 // cutText cuts before and then a JSON string without escapes off the beginning of b.
@@ -348,12 +352,17 @@ func (n *snapshot) looseTrees() map[Digest]bool {
 	for _, p := range n.parts {
 		loose[p.Tree] = true
 	}
+	n.deleteLive(loose)
+	return loose
+}
+
+// deleteLive deletes the trees of all images from a set of trees.
+func (n *snapshot) deleteLive(trees map[Digest]bool) {
 	for _, img := range n.images {
 		for i := range img.Parts {
-			delete(loose, img.Parts[i].Tree)
+			delete(trees, img.Parts[i].Tree)
 		}
 	}
-	return loose
 }
 
 // keeps reports whether the function keeps the image.

@@ -128,11 +128,7 @@ func (s *sweeper) sweepDead(dead []Digest, done *Swept) error {
 	for _, d := range dead {
 		maybe[d] = true
 	}
-	for _, img := range s.meta.snap.Load().images {
-		for i := range img.Parts {
-			delete(maybe, img.Parts[i].Tree)
-		}
-	}
+	s.meta.snap.Load().deleteLive(maybe)
 	dead = slices.DeleteFunc(dead, func(d Digest) bool { return !maybe[d] })
 	if len(dead) == 0 {
 		return nil

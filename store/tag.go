@@ -121,59 +121,75 @@ func (s *Store) Find(ref string) (img *Image, name string, err error) {
 	if img := snap.byDigest[Digest(ref)]; img != nil {
 		return img, "", nil
 	}
-	unknown := func() (*Image, string, error) {
-		return nil, "", fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
-	}
-	cut, prefixed := strings.CutPrefix(ref, digestPrefix)
+	digits, prefixed := strings.CutPrefix(ref, digestPrefix)
 	if !prefixed {
 		r, err := ParseReference(ref)
 		if err != nil {
 			return nil, "", fmt.Errorf("image %q: %w", ref, err)
 		}
-		if r.Digest != "" {
-			remote := Reference{Name: r.Name, Digest: r.Digest}.String()
-			if img := snap.byDigest[snap.remotes[remote]]; img != nil {
-				return img, "", nil
-			}
-			img := snap.byDigest[r.Digest]
-			if img == nil || !slices.ContainsFunc(img.Names, func(name string) bool { return splitName(name).name == r.Name }) {
-				return unknown()
-			}
-			return img, "", nil
+		if img, name = snap.named(r); img == nil && (r.Digest != "" || r.Version != "") {
+			return nil, "", fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
 		}
-		if r.Version != "" {
-			if img := snap.byDigest[snap.tags[tag{r.Name, r.Version}]]; img != nil {
-				return img, ref, nil
-			}
-			return unknown()
+	}
+	if img == nil {
+		if img, err = snap.withPrefix(digits); err != nil {
+			return nil, "", fmt.Errorf("image %q: %w", ref, err)
 		}
-		if img := snap.byDigest[snap.tags[tag{r.Name, "latest"}]]; img != nil {
-			return img, r.Name + ":latest", nil
+	}
+	return img, name, nil
+}
+
+// named returns the image that r names, and the name, "name:version", unless r holds a digest;
+// nil if there is none. Without a version the name means "latest", else the newest image.
+func (n *snapshot) named(r Reference) (*Image, string) {
+	switch {
+	case r.Digest != "":
+		remote := Reference{Name: r.Name, Digest: r.Digest}.String()
+		if img := n.byDigest[n.remotes[remote]]; img != nil {
+			return img, ""
 		}
-		for _, img := range snap.images {
-			for _, name := range img.Names {
-				if splitName(name).name == ref {
-					return img, name, nil
-				}
+		img := n.byDigest[r.Digest]
+		if img == nil || !slices.ContainsFunc(img.Names, func(name string) bool { return splitName(name).name == r.Name }) {
+			return nil, ""
+		}
+		return img, ""
+	case r.Version != "":
+		k := tag{r.Name, r.Version}
+		return n.byDigest[n.tags[k]], k.String()
+	}
+	k := tag{r.Name, "latest"}
+	if img := n.byDigest[n.tags[k]]; img != nil {
+		return img, k.String()
+	}
+	for _, img := range n.images {
+		for _, name := range img.Names {
+			if splitName(name).name == r.Name {
+				return img, name
 			}
 		}
 	}
-	if len(cut) < minPrefix || !isHex(cut) {
-		return unknown()
+	return nil, ""
+}
+
+// withPrefix returns the image whose digest begins with the digits. Errors: fs.ErrNotExist,
+// ErrAmbiguous.
+func (n *snapshot) withPrefix(digits string) (img *Image, err error) {
+	if len(digits) < minPrefix || !isHex(digits) {
+		return nil, fs.ErrNotExist
 	}
-	for _, other := range snap.images {
-		if !strings.HasPrefix(other.Digest.hex(), cut) {
+	for _, other := range n.images {
+		if !strings.HasPrefix(other.Digest.hex(), digits) {
 			continue
 		}
 		if img != nil {
-			return nil, "", fmt.Errorf("image %q: %w: %s and %s", ref, ErrAmbiguous, img.Digest, other.Digest)
+			return nil, fmt.Errorf("%w: %s and %s", ErrAmbiguous, img.Digest, other.Digest)
 		}
 		img = other
 	}
 	if img == nil {
-		return unknown()
+		return nil, fs.ErrNotExist
 	}
-	return img, "", nil
+	return img, nil
 }
 
 type namingKey struct{}

@@ -116,29 +116,50 @@ func (t *Tree) check() error {
 		if p := parent(e.Path); p != "" && !dirs[p] {
 			return fmt.Errorf("%w: %q has no parent directory", ErrTree, e.Path)
 		}
-		if e.Mode&^0o777 != 0 {
-			return fmt.Errorf("%w: %q has mode %#o", ErrTree, e.Path, e.Mode)
+		if err := e.check(); err != nil {
+			return err
 		}
-		if e.UID > MaxID || e.GID > MaxID {
-			return fmt.Errorf("%w: %q has owner %d:%d", ErrTree, e.Path, e.UID, e.GID)
-		}
-		ok := false
-		switch e.Kind {
-		case KindFile:
-			ok = e.Digest.check() == nil && e.Link == "" && e.Size >= 0 && (e.Size == 0) == (e.Digest == emptyDigest)
-		case KindDir:
-			ok = e.Digest == "" && e.Link == "" && e.Size == 0 && (!e.Opaque || !e.Implied)
+		if e.Kind == KindDir {
 			dirs[e.Path] = true
-		case KindSymlink:
-			ok = e.Digest == "" && e.Mode == 0 && e.Size == 0 && checkTarget(e.Path, e.Link) == nil
-		case KindWhiteout:
-			ok = *e == Entry{Path: e.Path, Kind: KindWhiteout}
-		}
-		if !ok || e.Kind != KindDir && (e.Opaque || e.Implied) || e.Kind != KindFile && e.Aside {
-			return fmt.Errorf("%w: %q is no sound %q entry", ErrTree, e.Path, e.Kind)
 		}
 	}
 	return nil
+}
+
+// check refuses an entry by the fields that its kind must or must not have. Errors: ErrTree.
+func (e *Entry) check() error {
+	switch {
+	case e.Mode&^0o777 != 0:
+		return fmt.Errorf("%w: %q has mode %#o", ErrTree, e.Path, e.Mode)
+	case e.UID > MaxID || e.GID > MaxID:
+		return fmt.Errorf("%w: %q has owner %d:%d", ErrTree, e.Path, e.UID, e.GID)
+	}
+	if may, sound := e.shape(); !sound || *e != may {
+		return fmt.Errorf("%w: %q is no sound %q entry", ErrTree, e.Path, e.Kind)
+	}
+	return nil
+}
+
+// shape returns e with only the fields that its kind may have, and whether these are sound.
+func (e *Entry) shape() (may Entry, sound bool) {
+	may = Entry{Path: e.Path, Kind: e.Kind}
+	if e.Kind != KindWhiteout {
+		may.MTime, may.UID, may.GID = e.MTime, e.UID, e.GID
+	}
+	switch e.Kind {
+	case KindFile:
+		may.Mode, may.Size, may.Digest, may.Aside = e.Mode, e.Size, e.Digest, e.Aside
+		sound = e.Digest.check() == nil && e.Size >= 0 && (e.Size == 0) == (e.Digest == emptyDigest)
+	case KindDir:
+		may.Mode, may.Opaque, may.Implied = e.Mode, e.Opaque, e.Implied
+		sound = !e.Opaque || !e.Implied
+	case KindSymlink:
+		may.Link = e.Link
+		sound = checkTarget(e.Path, e.Link) == nil
+	case KindWhiteout:
+		sound = true
+	}
+	return may, sound
 }
 
 // encode returns the canonical bytes of t: one line of JSON, members in the
