@@ -187,10 +187,6 @@ func plain(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, odd)
 }
 
-func odd(c rune) bool {
-	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
-}
-
 func question(query string) string {
 	if query == "" {
 		return ""

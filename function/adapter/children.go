@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"sync"
@@ -79,4 +80,13 @@ func (p *child) signal(sig syscall.Signal) {
 		}
 		_ = syscall.Kill(p.pid, sig) // the process may have changed its group
 	}
+}
+
+// end describes the exit status of an ended process.
+func (s *child) end() string {
+	end := fmt.Sprintf("exit status %d", s.status.ExitStatus())
+	if s.status.Signaled() {
+		end = "signal " + unix.SignalName(s.status.Signal())
+	}
+	return end
 }

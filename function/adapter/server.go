@@ -8,13 +8,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/function/channel"
 )
@@ -28,52 +27,6 @@ type server struct {
 	copied   chan struct{} // closed at the end of its stderr
 
 	gone context.Context // ends with the process: the engine learns of the end before an event fails
-}
-
-// start starts the server. It sets cfg.address.
-func start(cfg *config, args []string) (*server, error) {
-	s := &server{listener: -1}
-	l, err := net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(cfg.port))
-	if err != nil {
-		return nil, err
-	}
-	cfg.address = l.Addr().String()
-	cfg.port = l.Addr().(*net.TCPAddr).Port
-	files := []uintptr{0, 1, 2}
-	if cfg.bind {
-		f, err := l.(*net.TCPListener).File()
-		if err != nil {
-			return nil, err
-		}
-		s.listener = int(f.Fd())
-		// Accepted sockets inherit the option; a server that did not make the socket may not know
-		// its protocol.
-		if err := unix.SetsockoptInt(s.listener, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-			return nil, err
-		}
-		files = append(files, f.Fd())
-	}
-	if err := l.Close(); err != nil { // the file is a second descriptor of the socket
-		return nil, err
-	}
-	port := strconv.Itoa(cfg.port)
-	for i := range args {
-		args[i] = strings.NewReplacer("${PORT}", port, "$PORT", port).Replace(args[i])
-	}
-	program, err := lookPath(args[0])
-	if err != nil {
-		return nil, err
-	}
-	env := append(environment(), "PORT="+port, "FRE_HTTP_PORT="+port)
-	if cfg.bind {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		env = append(env, becomeVariable+"="+program, "LISTEN_FDS=1")
-		program = self
-	}
-	return s, s.spawn(newChildren(), program, args, env, files)
 }
 
 // spawn starts the process. Its stderr goes to the adapter's stderr and to words.
@@ -165,15 +118,6 @@ func (s *server) failure() *channel.Failure {
 	return &channel.Failure{Type: "ServerExited", Message: "the server ended with " + s.end(), Stack: s.words.String()}
 }
 
-// end describes the exit status of an ended process.
-func (s *child) end() string {
-	end := fmt.Sprintf("exit status %d", s.status.ExitStatus())
-	if s.status.Signaled() {
-		end = "signal " + unix.SignalName(s.status.Signal())
-	}
-	return end
-}
-
 // tail keeps the last lines of its input.
 type tail struct {
 	mu sync.Mutex
@@ -196,4 +140,47 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.ToValidUTF8(string(t.b), "\ufffd")
+}
+
+// stopGrace bounds the wait for the end of a server whose connections have ended, so that failures
+// can name the cause of its end.
+const stopGrace = 200 * time.Millisecond
+
+// lookCode finds a program in the function's code, or else along PATH.
+func lookCode(name string) (string, error) {
+	if !strings.Contains(name, "/") {
+		if program, err := lookPath("./" + name); err == nil {
+			return program, nil
+		}
+	}
+	return lookPath(name)
+}
+
+// passSignals passes the adapter's signals on to the process.
+func (s *server) passSignals() {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+	go func() {
+		for sig := range signals {
+			s.signal(sig.(syscall.Signal))
+		}
+	}()
+}
+
+// serve handles events until the engine closes the channel or the process ends, and returns the
+// adapter's exit status.
+func (s *server) serve(conn *net.UnixConn, ready channel.Ready, handle channel.Handler) int {
+	err := channel.Serve(s.gone, conn, ready, handle)
+	select {
+	case <-s.exited: // ended before the engine asked for it
+		fmt.Fprintln(os.Stderr, s.failure().Message)
+		return exitFailed
+	default:
+	}
+	s.signal(syscall.SIGTERM)
+	if err != nil {
+		return exitCode(err)
+	}
+	<-s.exited // or until the engine kills both
+	return 0
 }

@@ -9,104 +9,59 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
-	"net/url"
+	"net/http"
 	"slices"
 	"strings"
-	"time"
-	"unicode/utf8"
+	"sync"
 
 	"github.com/fre-engine/fre/function/channel"
 )
 
-// httpEvent is an event in payload format 2.0
-// (docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-integrations-lambda.html),
-// as for function URLs. The bootstraps of Python and Node do the same.
-func httpEvent(e *channel.Event, body []byte) map[string]any {
-	headers, cookies := map[string]string{}, []string{}
-	for _, h := range e.Headers {
-		name := strings.ToLower(h[0])
-		switch have, ok := headers[name]; {
-		case name == "cookie":
-			for c := range strings.SplitSeq(h[1], ";") {
-				cookies = append(cookies, strings.TrimSpace(c))
-			}
-		case ok:
-			headers[name] = have + "," + h[1]
-		default:
-			headers[name] = h[1]
-		}
-	}
-	now := time.Now().UTC()
-	host := headers["host"]
-	prefix, _, _ := strings.Cut(host, ".")
-	out := map[string]any{
-		"version": "2.0", "routeKey": "$default", "rawPath": e.Path, "rawQueryString": e.Query, "headers": headers,
-		"isBase64Encoded": false,
-		"requestContext": map[string]any{
-			"accountId": "anonymous", "apiId": e.Function, "domainName": host, "domainPrefix": prefix,
-			"http": map[string]any{
-				"method": e.Method, "path": e.Path, "protocol": "HTTP/1.1", "sourceIp": clientAddress(headers["x-forwarded-for"]), "userAgent": headers["user-agent"],
-			},
-			"requestId": e.ID, "routeKey": "$default", "stage": "$default",
-			"time": now.Format("02/Jan/2006:15:04:05 -0700"), "timeEpoch": now.UnixMilli(),
-		},
-	}
-	if len(cookies) > 0 {
-		out["cookies"] = cookies
-	}
-	if q := query(e.Query); len(q) > 0 {
-		out["queryStringParameters"] = q
-	}
-	if len(body) > 0 {
-		if isText(headers["content-type"]) && utf8.Valid(body) {
-			out["body"] = string(body)
-		} else {
-			out["body"], out["isBase64Encoded"] = base64.StdEncoding.EncodeToString(body), true
-		}
-	}
-	return out
+// answered is the result of an invocation.
+type answered struct {
+	a   *channel.Answer
+	err error
 }
 
-// query joins the values of a repeated parameter.
-func query(raw string) map[string]string {
-	out := map[string]string{}
-	for pair := range strings.SplitSeq(raw, "&") {
-		if pair == "" {
-			continue
+// failureOf reads the exception that a client reports.
+func failureOf(r *http.Request) *channel.Failure {
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxError))
+	return failureIn(r.Header.Get("Lambda-Runtime-Function-Error-Type"), body)
+}
+
+func failureIn(kind string, body []byte) *channel.Failure {
+	var said struct {
+		Type    string   `json:"errorType"`
+		Message string   `json:"errorMessage"`
+		Stack   []string `json:"stackTrace"`
+		Trace   []string `json:"trace"` // node's
+	}
+	f := &channel.Failure{Type: kind, Message: string(body)}
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(body, &said); err == nil || !errors.As(err, &syntax) { // members of the wrong type are ignored
+		f.Message = said.Message
+		if said.Type != "" {
+			f.Type = said.Type
 		}
-		name, value, _ := strings.Cut(pair, "=")
-		name, value = unescape(name), unescape(value)
-		if have, ok := out[name]; ok {
-			value = have + "," + value
+		for _, line := range append(said.Stack, said.Trace...) {
+			f.Stack += strings.TrimRight(line, "\n") + "\n"
 		}
-		out[name] = value
 	}
-	return out
+	if f.Type == "" {
+		f.Type = "Error"
+	}
+	return f
 }
 
-func unescape(s string) string {
-	if u, err := url.QueryUnescape(s); err == nil {
-		return strings.ToValidUTF8(u, "\ufffd")
-	}
-	return s
-}
+// maxError bounds the part of a client's error that is read.
+const maxError = 1 << 20
 
-// clientAddress is the last address in X-Forwarded-For: the gateway's own client.
-func clientAddress(forwarded string) string {
-	last := strings.TrimSpace(forwarded[strings.LastIndexByte(forwarded, ',')+1:])
-	if net.ParseIP(last) == nil {
-		return ""
+// answerType is the type of a handler's result. Clients that name no type send JSON.
+func answerType(kind string) string {
+	if kind == "" || kind == "application/octet-stream" || strings.ContainsFunc(kind, control) {
+		return "application/json"
 	}
-	return last
-}
-
-// isText reports whether a body of the type is passed as text.
-func isText(contentType string) bool {
-	kind, _, _ := strings.Cut(strings.ToLower(contentType), ";")
-	kind = strings.TrimSpace(kind)
-	return kind == "" || strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml") ||
-		slices.Contains([]string{"application/json", "application/xml", "application/javascript"}, kind)
+	return kind
 }
 
 // httpAnswer converts a handler's result for such an event: an object with statusCode, or any
@@ -202,13 +157,29 @@ func (h *httpHead) fields() (fields [][2]string) {
 	return fields
 }
 
-var hopByHopLower = func() map[string]bool {
-	out := map[string]bool{}
-	for name := range hopByHop {
-		out[strings.ToLower(name)] = true
+// streamed is the body of an answer as it arrives. The client reports a late failure of the handler
+// in trailers.
+type streamed struct {
+	r    *http.Request
+	done chan struct{}
+	once sync.Once
+}
+
+func (s *streamed) Read(p []byte) (int, error) {
+	n, err := s.r.Body.Read(p)
+	if err == io.EOF {
+		if t := s.r.Trailer.Get("Lambda-Runtime-Function-Error-Type"); t != "" {
+			body, _ := base64.StdEncoding.DecodeString(s.r.Trailer.Get("Lambda-Runtime-Function-Error-Body"))
+			return n, failureIn(t, body)
+		}
 	}
-	return out
-}()
+	return n, err
+}
+
+func (s *streamed) Close() error {
+	s.once.Do(func() { close(s.done) })
+	return nil
+}
 
 // integrationResponse is the type of a streamed answer that begins with status and headers in JSON
 // and eight zero bytes.
