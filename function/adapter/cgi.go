@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,43 +79,50 @@ func (c *cgi) handle(ctx context.Context, e *channel.Event) (_ *channel.Answer, 
 
 // start starts the program and sends it the body.
 func (c *cgi) start(ctx context.Context, e *channel.Event) (_ *script, err error) {
-	body, length := io.NopCloser(e.Body), e.Length
-	if length < 0 { // CONTENT_LENGTH requires the length
-		if body, length, err = spool(e.Body); err != nil {
-			return nil, err
-		}
+	body, length, err := sized(e)
+	if err != nil {
+		return nil, err
 	}
+	undo := []io.Closer{body}
 	defer func() {
 		if err != nil {
-			_ = body.Close()
-		}
-	}()
-	var pipes [4]*os.File // stdin's reading and writing end, stdout's
-	defer func() {
-		for i, f := range pipes {
-			if f != nil && (err != nil || i == 0 || i == 3) {
-				_ = f.Close()
+			for _, c := range undo {
+				_ = c.Close()
 			}
 		}
 	}()
-	if pipes[0], pipes[1], err = os.Pipe(); err != nil {
+	theirStdin, stdin, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
-	if pipes[2], pipes[3], err = os.Pipe(); err != nil {
+	defer theirStdin.Close()
+	undo = append(undo, stdin)
+	stdout, theirStdout, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
-	s := &script{server: &server{listener: -1, group: true}, out: bufio.NewReaderSize(pipes[2], lineSize), pipe: pipes[2], sent: make(chan struct{})}
+	defer theirStdout.Close()
+	undo = append(undo, stdout)
+	s := &script{server: &server{listener: -1, group: true}, out: bufio.NewReaderSize(stdout, lineSize), pipe: stdout, sent: make(chan struct{})}
 	env := append(environment(), c.environment(e, length)...)
-	if err := s.spawn(c.children, c.program, c.args, env, []uintptr{pipes[0].Fd(), pipes[3].Fd(), 2}); err != nil {
+	if err := s.spawn(c.children, c.program, c.args, env, []uintptr{theirStdin.Fd(), theirStdout.Fd(), 2}); err != nil {
 		return nil, err
 	}
 	s.stop = context.AfterFunc(ctx, func() { s.signal(syscall.SIGKILL) })
 	go func() { // the program may answer before it has read the whole body
-		_, _ = io.Copy(pipes[1], body) // a program that does not read stdin has ended, or will end
-		_, _ = pipes[1].Close(), body.Close()
+		_, _ = io.Copy(stdin, body) // a program that does not read stdin has ended, or will end
+		_, _ = stdin.Close(), body.Close()
 		close(s.sent)
 	}()
 	return s, nil
+}
+
+// sized returns the event's body with its length, which CONTENT_LENGTH requires.
+func sized(e *channel.Event) (body io.ReadCloser, length int64, err error) {
+	if e.Length < 0 {
+		return spool(e.Body)
+	}
+	return io.NopCloser(e.Body), e.Length, nil
 }
 
 // spool writes a body to an unlinked file and returns its length.
@@ -137,7 +145,6 @@ func spool(body io.Reader) (_ io.ReadCloser, length int64, err error) {
 // environment returns the variables of RFC 3875 section 4.1, and Apache's additional variables that
 // programs expect.
 func (c *cgi) environment(e *channel.Event, length int64) []string {
-	host, port := header(e, "Host"), "80"
 	mount := cmp.Or(header(e, "X-Forwarded-Prefix"), "/function/"+e.Function)
 	script := mount // only REQUEST_URI is escaped
 	if p, err := url.PathUnescape(mount); err == nil && !strings.Contains(p, "\x00") {
@@ -153,6 +160,18 @@ func (c *cgi) environment(e *channel.Event, length int64) []string {
 	if p, err := url.PathUnescape(e.Path); err == nil && p != "" && !strings.Contains(p, "\x00") {
 		env = append(env, "PATH_INFO="+p)
 	}
+	if length > 0 {
+		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(length, 10))
+	}
+	if kind := header(e, "Content-Type"); kind != "" {
+		env = append(env, "CONTENT_TYPE="+kind)
+	}
+	return slices.Concat(env, serverVariables(e), headerVariables(e))
+}
+
+// serverVariables name the address that the client asked for.
+func serverVariables(e *channel.Event) (env []string) {
+	host, port := header(e, "Host"), "80"
 	if header(e, "X-Forwarded-Proto") == "https" {
 		port = "443"
 		env = append(env, "HTTPS=on", "REQUEST_SCHEME=https")
@@ -160,16 +179,11 @@ func (c *cgi) environment(e *channel.Event, length int64) []string {
 	if h, p, err := net.SplitHostPort(host); err == nil {
 		host, port = h, p
 	}
-	if host == "" {
-		host = "localhost"
-	}
-	env = append(env, "SERVER_NAME="+host, "SERVER_PORT="+port)
-	if length > 0 {
-		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(length, 10))
-	}
-	if kind := header(e, "Content-Type"); kind != "" {
-		env = append(env, "CONTENT_TYPE="+kind)
-	}
+	return append(env, "SERVER_NAME="+cmp.Or(host, "localhost"), "SERVER_PORT="+port)
+}
+
+// headerVariables are the variables HTTP_… of the event's headers.
+func headerVariables(e *channel.Event) (env []string) {
 	seen := map[string]bool{"CONTENT_LENGTH": true, "CONTENT_TYPE": true, "PROXY": true} // PROXY would become HTTP_PROXY, which configures HTTP clients
 	for _, h := range e.Headers {
 		name := strings.ToUpper(strings.ReplaceAll(h[0], "-", "_"))

@@ -15,6 +15,14 @@ type connection struct {
 	used bool // has carried a request
 }
 
+// send writes the head of a request.
+func (c *connection) send(head []byte) error {
+	if _, err := c.Write(head); err != nil {
+		return err
+	}
+	return c.acknowledge()
+}
+
 // alive reports whether the idle connection is silent: neither closed nor with unexpected bytes.
 func (c *connection) alive() bool {
 	if c.r.Buffered() > 0 {

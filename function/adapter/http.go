@@ -3,15 +3,44 @@ package adapter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/function/channel"
 )
+
+// runHTTP starts the server and serves its events.
+func runHTTP(conn *net.UnixConn, args []string) int {
+	cfg, err := configuration()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitFailed
+	}
+	begun := time.Now()
+	s, err := start(cfg, args)
+	if err != nil {
+		return fail(conn, &channel.Failure{Type: "StartError", Message: err.Error()})
+	}
+	s.passSignals()
+	p := &proxy{server: s, address: cfg.address}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), cfg.timeout, errNotReady)
+	err = p.waitReady(ctx, cfg)
+	cancel()
+	if err != nil {
+		code := fail(conn, p.failure(err))
+		s.signal(syscall.SIGKILL)
+		return code
+	}
+	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, Upgrades: true, LoadMicros: time.Since(begun).Microseconds()}
+	return s.serve(conn, ready, p.handle)
+}
 
 // start starts the server. It sets cfg.address.
 func start(cfg *config, args []string) (*server, error) {

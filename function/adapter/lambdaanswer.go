@@ -3,6 +3,7 @@ package adapter
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -114,18 +115,16 @@ func (h *httpHead) set(a *channel.Answer) error {
 	if a.Status < 200 || a.Status > 599 {
 		return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's statusCode %d is not from 200 to 599", a.Status)}
 	}
-	typed := false
 	for _, field := range h.fields() {
 		name, value := field[0], field[1]
 		if !token(name) || strings.ContainsFunc(value, control) {
 			return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's header %q has an invalid name or value: %q", name, value)}
 		}
 		if name = strings.ToLower(name); !hopByHopLower[name] {
-			typed = typed || name == "content-type"
 			a.Headers = append(a.Headers, [2]string{name, value})
 		}
 	}
-	if !typed {
+	if !slices.ContainsFunc(a.Headers, func(h [2]string) bool { return h[0] == "content-type" }) {
 		a.Headers = append(a.Headers, [2]string{"content-type", "text/plain; charset=utf-8"})
 	}
 	if len(a.Headers) > channel.MaxHeaders {
@@ -186,6 +185,33 @@ func (s *streamed) Close() error {
 const integrationResponse = "application/vnd.awslambda.http-integration-response"
 
 const maxPrelude = 256 << 10
+
+// answer converts the body. If the answer streams, the client's request lasts until the engine has
+// read the body.
+func (s *streamed) answer(whole bool) (a *channel.Answer, streams bool, err error) {
+	a = &channel.Answer{Status: 200, Body: s}
+	kind := s.r.Header.Get("Content-Type")
+	switch {
+	case kind == integrationResponse:
+		return a, true, s.prelude(a)
+	case s.r.Header.Get("Lambda-Runtime-Function-Response-Mode") == "streaming":
+		a.Headers = [][2]string{{"content-type", cmp.Or(kind, "application/octet-stream")}}
+		return a, true, nil
+	case whole:
+		body, err := io.ReadAll(s)
+		if err == nil {
+			err = httpAnswer(a, body)
+		}
+		return a, false, err
+	}
+	a.Headers = [][2]string{{"content-type", answerType(kind)}}
+	if s.r.ContentLength < 0 || s.r.ContentLength > smallAnswer {
+		return a, true, nil
+	}
+	body, err := io.ReadAll(s)
+	a.Body = bytes.NewReader(body)
+	return a, false, err
+}
 
 // prelude reads the beginning of such an answer, before its body.
 func (s *streamed) prelude(a *channel.Answer) error {

@@ -1,8 +1,6 @@
 package adapter
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,16 +59,11 @@ func (api *runtimeAPI) handler() http.Handler {
 
 // serveNext waits for the next event and answers with it.
 func (api *runtimeAPI) serveNext(w http.ResponseWriter, r *http.Request) {
-	api.once.Do(func() { close(api.asked) })
-	var inv *invocation
-	select {
-	case inv = <-api.next:
-	case <-r.Context().Done():
+	inv := api.waitNext(r.Context().Done())
+	if inv == nil {
 		return
 	}
-	api.mu.Lock()
-	api.current = inv
-	api.mu.Unlock()
+	api.deliver(inv)
 	h := w.Header()
 	for _, f := range inv.fields() {
 		h[f[0]] = []string{f[1]}
@@ -92,28 +85,7 @@ func (api *runtimeAPI) serveResponse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	b := &streamed{r: r, done: make(chan struct{})}
-	a := &channel.Answer{Status: 200, Body: b}
-	kind, streams := r.Header.Get("Content-Type"), r.Header.Get("Lambda-Runtime-Function-Response-Mode") == "streaming"
-	var err error
-	switch {
-	case kind == integrationResponse:
-		err = b.prelude(a)
-		streams = true
-	case streams:
-		a.Headers = [][2]string{{"content-type", cmp.Or(kind, "application/octet-stream")}}
-	case api.whole:
-		var body []byte
-		if body, err = io.ReadAll(b); err == nil {
-			err = httpAnswer(a, body)
-		}
-	default:
-		a.Headers = [][2]string{{"content-type", answerType(kind)}}
-		if streams = r.ContentLength < 0 || r.ContentLength > smallAnswer; !streams {
-			var body []byte
-			body, err = io.ReadAll(b)
-			a.Body = bytes.NewReader(body)
-		}
-	}
+	a, streams, err := b.answer(api.whole)
 	if err != nil {
 		a, streams = nil, false
 	}
@@ -126,6 +98,24 @@ func (api *runtimeAPI) serveResponse(w http.ResponseWriter, r *http.Request) {
 	}
 	_, _ = io.Copy(io.Discard, r.Body) // an unread body would make the client fail
 	accepted(w)
+}
+
+// waitNext waits for the next event. It returns nil if the client goes first.
+func (api *runtimeAPI) waitNext(gone <-chan struct{}) *invocation {
+	api.once.Do(func() { close(api.asked) })
+	select {
+	case inv := <-api.next:
+		return inv
+	case <-gone:
+		return nil
+	}
+}
+
+// deliver registers the event that the client gets.
+func (api *runtimeAPI) deliver(inv *invocation) {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	api.current = inv
 }
 
 // take returns the invocation that a request answers; nil if the invocation has ended by time-out

@@ -41,33 +41,21 @@ func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 		if !ok {
 			return false
 		}
-		var inv *invocation
-		switch {
-		case q.next:
-			_, _ = r.Discard(len(head)) // the bytes are buffered
-			api.once.Do(func() { close(api.asked) })
-			inv = <-api.next
-			if r.Buffered() == 0 && hungUp(c) {
-				go api.giveBack(inv)
-				return true
-			}
-			api.mu.Lock()
-			api.current = inv
-			api.mu.Unlock()
-			if out, err = inv.send(c, out[:0]); err != nil {
-				inv.answer <- answered{err: fmt.Errorf("the client did not take the event: %w", err)}
+		if q.length > smallAnswer {
+			return false
+		}
+		_, _ = r.Discard(len(head)) // the bytes are buffered
+		if q.next {
+			if out, ok = api.sendNext(c, r, out[:0]); !ok {
 				return true
 			}
 			continue
-		case q.length > smallAnswer:
-			return false
 		}
-		_, _ = r.Discard(len(head))
 		body := make([]byte, q.length)
 		if _, err := io.ReadFull(r, body); err != nil {
 			return true // without an answer, the process's end decides the event's fate
 		}
-		if inv = api.takeID(q.id); inv != nil {
+		if inv := api.takeID(q.id); inv != nil {
 			inv.answer <- q.answer(body, api.whole)
 			runtime.Gosched() // let the engine take the answer before the client asks for more
 		}
@@ -75,6 +63,22 @@ func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 			return true
 		}
 	}
+}
+
+// sendNext waits for the next event and sends it to the client. It returns buf, grown, and false if
+// the client has gone.
+func (api *runtimeAPI) sendNext(c *net.TCPConn, r *bufio.Reader, buf []byte) ([]byte, bool) {
+	inv := api.waitNext(nil)
+	if r.Buffered() == 0 && hungUp(c) {
+		go api.giveBack(inv)
+		return buf, false
+	}
+	api.deliver(inv)
+	buf, err := inv.send(c, buf)
+	if err != nil {
+		inv.answer <- answered{err: fmt.Errorf("the client did not take the event: %w", err)}
+	}
+	return buf, err == nil
 }
 
 var acceptedAnswer = []byte("HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n" + `{"status":"OK"}`)

@@ -55,16 +55,9 @@ type usualRequest struct {
 // usual parses a head. It returns false for all but the requests that clients send all the time.
 func usual(head []byte) (q usualRequest, ok bool) {
 	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
-	if bareLine(head) || !q.line(line) {
-		return q, false
-	}
 	var f usualFields
-	for len(rest) > 2 {
-		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
-		name, value, colon := bytes.Cut(line, []byte(":"))
-		if !colon || len(name) == 0 || bytes.ContainsAny(name, " \t") || !f.add(name, bytes.Trim(value, " \t")) {
-			return q, false
-		}
+	if bareLine(head) || !q.line(line) || !f.parse(rest) {
+		return q, false
 	}
 	q.kind = f.kind
 	if q.failed {
@@ -103,6 +96,19 @@ type usualFields struct {
 	kind, errorType string
 	length          int
 	sized           bool
+}
+
+// parse parses the lines of fields. It returns false for a field that usual requests do not have.
+func (f *usualFields) parse(rest []byte) bool {
+	for len(rest) > 2 {
+		var line []byte
+		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
+		name, value, colon := bytes.Cut(line, []byte(":"))
+		if !colon || len(name) == 0 || bytes.ContainsAny(name, " \t") || !f.add(name, bytes.Trim(value, " \t")) {
+			return false
+		}
+	}
+	return true
 }
 
 // add takes a field. It returns false for a field that usual requests do not have.

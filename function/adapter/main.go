@@ -24,11 +24,8 @@
 package adapter
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"syscall"
-	"time"
 
 	"github.com/fre-engine/fre/function/channel"
 )
@@ -46,6 +43,7 @@ func Main(args []string) int {
 	}
 	switch contract := os.Getenv("FRE_CONTRACT"); contract {
 	case "":
+		return runHTTP(conn, args)
 	case "lambda":
 		return runLambda(conn, args)
 	case "cgi":
@@ -56,27 +54,4 @@ func Main(args []string) int {
 		fmt.Fprintf(os.Stderr, "FRE_CONTRACT is %q\n", contract)
 		return exitFailed
 	}
-	cfg, err := configuration()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return exitFailed
-	}
-	begun := time.Now()
-	s, err := start(cfg, args)
-	if err != nil {
-		return fail(conn, &channel.Failure{Type: "StartError", Message: err.Error()})
-	}
-	s.passSignals()
-	p := &proxy{server: s, address: cfg.address}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), cfg.timeout, errNotReady)
-	err = p.waitReady(ctx, cfg)
-	cancel()
-	if err != nil {
-		code := fail(conn, p.failure(err))
-		s.signal(syscall.SIGKILL)
-		return code
-	}
-
-	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, Upgrades: true, LoadMicros: time.Since(begun).Microseconds()}
-	return s.serve(conn, ready, p.handle)
 }

@@ -87,19 +87,16 @@ func (p *proxy) send(ctx context.Context, e *channel.Event, head []byte, chunked
 	body := e.Body
 	whole := e.Length >= 0 && e.Length <= small
 	if whole {
-		b := make([]byte, e.Length)
-		if _, err := io.ReadFull(e.Body, b); err != nil {
+		n := len(head)
+		head, body = append(head, make([]byte, e.Length)...), nil
+		if _, err := io.ReadFull(e.Body, head[n:]); err != nil {
 			return nil, err
 		}
-		head, body = append(head, b...), nil
 	}
 	for tried := false; ; tried = true {
 		c, err := p.take(ctx)
 		if err != nil {
-			if !tried && errors.Is(err, unix.ECONNREFUSED) && p.server.ended() {
-				err = channel.ErrUnserved // the server never saw the event: another instance may run it
-			}
-			return nil, err
+			return nil, p.unserved(err, tried)
 		}
 		again := c.used && whole && idempotent(e.Method)
 		c.used = true
@@ -115,6 +112,15 @@ func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
+// unserved is the error of an event for which the server accepts no connection. If the server has
+// ended before it saw the event, another instance may run the event.
+func (p *proxy) unserved(err error, tried bool) error {
+	if !tried && errors.Is(err, unix.ECONNREFUSED) && p.server.ended() {
+		return channel.ErrUnserved
+	}
+	return err
+}
+
 // exchange sends one request on c, which it owns, and returns the answer. Closing the answer's body
 // returns c to the pool or closes c.
 func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, head []byte, body io.Reader, chunked bool) (_ *channel.Answer, err error) {
@@ -125,24 +131,10 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 			_ = c.Close()
 		}
 	}()
-	if _, err := c.Write(head); err != nil {
+	if err := c.send(head); err != nil {
 		return nil, err
 	}
-	if err := c.acknowledge(); err != nil {
-		return nil, err
-	}
-	sent := make(chan error, 1)
-	if body == nil {
-		sent <- nil
-	} else {
-		go func() {
-			err := sendBody(c, body, chunked)
-			if err != nil && ctx.Err() == nil && !gone(err) {
-				_ = c.Close() // the request cannot become whole
-			}
-			sent <- err
-		}()
-	}
+	sent := c.startBody(ctx, body, chunked)
 	resp, err := readResponse(c.r, e.Method) //nolint:bodyclose // by answerBody, or its connection is
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		err = errors.New("the server switched protocols without a request")
@@ -157,6 +149,23 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &answerBody{
 		ReadCloser: resp.Body, proxy: p, c: c, sent: sent, stop: stop, last: resp.Close,
 	}}, nil
+}
+
+// startBody sends the request's body, if not nil, while the caller reads the response.
+func (c *connection) startBody(ctx context.Context, body io.Reader, chunked bool) (sent chan error) {
+	sent = make(chan error, 1)
+	if body == nil {
+		sent <- nil
+		return sent
+	}
+	go func() {
+		err := sendBody(c, body, chunked)
+		if err != nil && ctx.Err() == nil && !gone(err) {
+			_ = c.Close() // the request cannot become whole
+		}
+		sent <- err
+	}()
+	return sent
 }
 
 // answerBody returns the connection to the pool after both bodies are whole.

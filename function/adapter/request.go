@@ -23,7 +23,20 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 	}
 	var b bytes.Buffer
 	_, _ = fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", e.Method, target)
-	host, length := "localhost", e.Length
+	host, length := writeFields(&b, e)
+	_, _ = fmt.Fprintf(&b, "Host: %s\r\n", host)
+	if token(e.ID) {
+		_, _ = fmt.Fprintf(&b, "X-Fre-Id: %s\r\n", e.ID)
+	}
+	chunked = writeFraming(&b, e, length)
+	b.WriteString("\r\n")
+	return b.Bytes(), chunked, nil
+}
+
+// writeFields writes the event's end-to-end fields. It returns the host and the length of the body
+// that the adapter names itself.
+func writeFields(b *bytes.Buffer, e *channel.Event) (host string, length int64) {
+	host, length = "localhost", e.Length
 	for _, h := range e.Headers {
 		name := textproto.CanonicalMIMEHeaderKey(h[0])
 		if !token(h[0]) || strings.ContainsFunc(h[1], control) {
@@ -37,16 +50,10 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 				length = n
 			}
 		case !hopByHop[name] && !hopByHop[dashed(h[0])]:
-			_, _ = fmt.Fprintf(&b, "%s: %s\r\n", h[0], h[1])
+			_, _ = fmt.Fprintf(b, "%s: %s\r\n", h[0], h[1])
 		}
 	}
-	_, _ = fmt.Fprintf(&b, "Host: %s\r\n", host)
-	if token(e.ID) {
-		_, _ = fmt.Fprintf(&b, "X-Fre-Id: %s\r\n", e.ID)
-	}
-	chunked = writeFraming(&b, e, length)
-	b.WriteString("\r\n")
-	return b.Bytes(), chunked, nil
+	return host, length
 }
 
 // requestTarget returns the target of e's request.

@@ -26,10 +26,7 @@ func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *
 			_ = c.Close()
 		}
 	}()
-	if _, err := c.Write(head); err != nil {
-		return nil, err
-	}
-	if err := c.acknowledge(); err != nil {
+	if err := c.send(head); err != nil {
 		return nil, err
 	}
 	resp, err := readResponse(c.r, e.Method) //nolint:bodyclose // by answerBody, or its connection is
@@ -50,16 +47,19 @@ func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *
 	for _, v := range resp.Header["Upgrade"] {
 		headers = append(headers, [2]string{"Upgrade", v})
 	}
-	go func() { // until the event's end, which ends its body
-		if _, err := io.Copy(c.Conn, e.Body); err == nil {
-			err = c.Conn.(*net.TCPConn).CloseWrite()
-			if err == nil {
-				return
-			}
-		}
-		_ = c.Close()
-	}()
+	go c.forward(e.Body) // until the event's end, which ends its body
 	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &tunnel{c, stop}}, nil
+}
+
+// forward sends the client's side of the other protocol, and then its end.
+func (c *connection) forward(body io.Reader) {
+	_, err := io.Copy(c.Conn, body)
+	if err == nil {
+		err = c.Conn.(*net.TCPConn).CloseWrite()
+	}
+	if err != nil {
+		_ = c.Close()
+	}
 }
 
 // tunnel is the server's side of the other protocol.
