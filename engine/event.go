@@ -146,6 +146,17 @@ func (ev *event) kept() time.Duration {
 	return time.Since(ev.since)
 }
 
+// becomeTunnel lifts the time limit of an event whose function has switched protocols. The event
+// then lasts as long as both sides and the deployment.
+func (ev *event) becomeTunnel() {
+	ev.ctx.lift()
+	ev.tunnel.Store(true)
+	ev.leave(0) // a tunnel may idle for hours: give back its engine slot
+	if !ev.f.tunnels.add(ev, ev.began) {
+		ev.cancel(ErrClosed)
+	}
+}
+
 // watch makes an answered event finish when its client disconnects: a stalled reader may never
 // call Close.
 func (ev *event) watch() {

@@ -68,7 +68,7 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	if ev.f.agent { // the sandbox has a single user
 		return r, done, nil
 	}
-	if err := ev.f.flows.enter(&ev.ctx, ev.f); err != nil {
+	if err := ev.f.flows.enter(&ev.ctx, &ev.f.program); err != nil {
 		return r, done, err
 	}
 	body := &flow{ev: ev, Reader: r.Body}
@@ -200,8 +200,8 @@ func (f *function) crowded() bool {
 func (p *program) capacity() int { return p.config.Instances.Max * p.config.Instances.Concurrency }
 
 // enter waits until fewer than half of the function's slots serve flowing bodies.
-func (s *flows) enter(ctx context.Context, f *function) error {
-	most := max(1, f.capacity()/2)
+func (s *flows) enter(ctx context.Context, p *program) error {
+	most := max(1, p.capacity()/2)
 	s.mu.Lock()
 	switch {
 	case s.n < most:
@@ -210,7 +210,7 @@ func (s *flows) enter(ctx context.Context, f *function) error {
 		return nil
 	case s.waiting.Len() >= mostFlowsWait:
 		s.mu.Unlock()
-		f.host.metrics.refuse(admission.QueueLength)
+		p.host.metrics.refuse(admission.QueueLength)
 		return fmt.Errorf("%w: too many requests with unfinished bodies; retry later, or send a Content-Length", ErrOverloaded)
 	}
 	turn := s.waiting.Push(struct{}{})

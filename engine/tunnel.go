@@ -5,34 +5,32 @@ import (
 	"time"
 )
 
+// tunnel is an event whose function has switched protocols. cancel ends the event.
+type tunnel interface{ cancel(cause error) }
+
 // tunnels are a function's events that last until one side ends them.
 type tunnels struct {
 	mu    sync.Mutex
-	all   map[*event]struct{}
+	all   map[tunnel]struct{}
 	ended bool      // no event becomes a tunnel any more
 	cutAt time.Time // no event that began before cutAt becomes a tunnel
 }
 
-// becomeTunnel lifts the time limit of an event whose function has switched protocols. The event
-// then lasts as long as both sides and the deployment.
-func (ev *event) becomeTunnel() {
-	ev.ctx.lift()
-	ev.tunnel.Store(true)
-	ev.leave(0) // a tunnel may idle for hours: give back its engine slot
-	t := &ev.f.tunnels
+// add keeps an event until remove. It returns false if the event may not become a tunnel.
+func (t *tunnels) add(ev tunnel, began time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended || ev.began.Before(t.cutAt) {
-		ev.cancel(ErrClosed)
-		return
+	if t.ended || began.Before(t.cutAt) {
+		return false
 	}
 	if t.all == nil {
-		t.all = map[*event]struct{}{}
+		t.all = map[tunnel]struct{}{}
 	}
 	t.all[ev] = struct{}{}
+	return true
 }
 
-func (t *tunnels) remove(ev *event) {
+func (t *tunnels) remove(ev tunnel) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.all, ev)
