@@ -11,6 +11,9 @@ import (
 	"github.com/fre-engine/fre/video/live"
 )
 
+// route answers a request, or returns an error for the client.
+type route func(http.ResponseWriter, *http.Request) error
+
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -61,8 +62,6 @@ type rest struct {
 	*Service
 	imports *os.Root // nil: no imports
 	address Addresses
-	live    *live.Server
-	onAir   func(name string) string
 	log     *slog.Logger
 
 	pressure func() (state, reason string, since time.Time)
@@ -88,7 +87,7 @@ const cheapBody = 64 << 10
 
 // Handler returns the service's API for net/http, and a function to close the API.
 func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error, err error) {
-	h := &rest{Service: s, address: cfg.Address, live: cfg.Live, onAir: cfg.LiveAddress, log: cfg.Log, pressure: cfg.Pressure, started: time.Now().UTC()}
+	h := &rest{Service: s, address: cfg.Address, log: cfg.Log, pressure: cfg.Pressure, started: time.Now().UTC()}
 	closing = func() error { return nil }
 	if cfg.Import != "" {
 		if h.imports, err = os.OpenRoot(cfg.Import); err != nil {
@@ -103,7 +102,9 @@ func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error,
 	mux := http.NewServeMux()
 	mux.Handle("/v1/uploads/", http.StripPrefix("/v1/uploads/", uploads))
 	mux.Handle("/v1/uploads", http.StripPrefix("/v1/uploads", uploads))
-	for pattern, serve := range h.routes() {
+	routes := h.routes()
+	maps.Copy(routes, (&liveAPI{server: cfg.Live, address: cfg.LiveAddress}).routes())
+	for pattern, serve := range routes {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := serve(w, r); err != nil {
 				h.fail(w, r, err)
@@ -127,13 +128,12 @@ func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error,
 	}), closing, nil
 }
 
-// routes returns all routes but those of tus.
-func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) error {
-	return map[string]func(http.ResponseWriter, *http.Request) error{
+// routes returns the routes of assets and of the service.
+func (h *rest) routes() map[string]route {
+	return map[string]route{
 		"GET /v1/assets": h.list, "POST /v1/assets": h.create, "GET /v1/assets/{id}": h.get, "DELETE /v1/assets/{id}": h.remove,
 		"POST /v1/assets/{id}/retry": h.retry, "GET /v1/assets/{id}/events": h.events, "GET /v1/openapi.yaml": h.describe,
 		"GET /v1/status": h.status,
-		"GET /v1/live":   h.streams, "POST /v1/live": h.begin, "GET /v1/live/{name}": h.stream, "DELETE /v1/live/{name}": h.end,
 	}
 }
 

@@ -3,6 +3,7 @@ package service
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,11 +37,9 @@ func TestOpenAPI(t *testing.T) {
 			}
 		}
 	}
-	var got []string
-	for pattern := range (&rest{}).routes() {
-		got = append(got, pattern)
-	}
-	slices.Sort(got)
+	routes := (&rest{}).routes()
+	maps.Copy(routes, (&liveAPI{}).routes())
+	got := slices.Sorted(maps.Keys(routes))
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("routes %q\nopenapi.yaml %q", got, want)

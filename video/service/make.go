@@ -57,9 +57,7 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	if p.Thumbs > 0 {
 		thumbs = 1
 	}
-	w.all.Store(int64(estimate + len(p.Audio) + len(p.Text) + thumbs + 1))
-	w.library.Progress(w.id, &asset.Jobs{All: int(w.all.Load())})
-
+	w.expect(estimate + len(p.Audio) + len(p.Text) + thumbs + 1)
 	w.warnOf(a.Source)
 	group, ctx := errgroup.WithContext(ctx)
 	var chunks []chunked

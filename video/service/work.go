@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fre-engine/fre/video/asset"
@@ -29,10 +28,12 @@ type work struct {
 	id  string
 	log *slog.Logger
 
-	all, done atomic.Int64 // steps
-	giving    sync.Mutex   // serialises give
-	mu        sync.Mutex
-	warnings  []string
+	giving sync.Mutex // serialises give
+
+	mu       sync.Mutex
+	expected int // steps
+	finished int // steps
+	warnings []string
 }
 
 // give uploads the source to the function, one call at a time: interleaved pieces of two uploads
@@ -106,10 +107,20 @@ func (w *work) warn(format string, args ...any) {
 	w.warnings = append(w.warnings, fmt.Sprintf(format, args...))
 }
 
+// expect announces the number of steps.
+func (w *work) expect(steps int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expected = steps
+	w.library.Progress(w.id, &asset.Jobs{All: steps})
+}
+
 // step counts a finished job.
 func (w *work) step() {
-	done := w.done.Add(1)
-	w.library.Progress(w.id, &asset.Jobs{Done: int(done), All: int(max(done, w.all.Load()))})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.finished++
+	w.library.Progress(w.id, &asset.Jobs{Done: w.finished, All: max(w.finished, w.expected)})
 }
 
 // jobFile returns the path of a job's answer. The file stays until the asset is ready.
