@@ -38,18 +38,46 @@ type transcoder struct {
 	asked map[string]int                              // count of each job; a chunk's name has its first second, as in "/chunk 24"; PUT and DELETE of a source count too
 	meet  func(ctx context.Context, job string) error // called before each job; may be nil
 	lies  map[string]any                              // false heads of answers, sent without any work, by the job's path
+	made  map[string][]byte                           // answers, by path, question and source: a test repeats jobs, and encoding takes most of its time
 }
 
-// job does a job, and returns the parts of its answer: a head in JSON, and bytes.
-func (tr *transcoder) job(path string, question []byte) (head any, bodies [][]byte, err error) {
-	source := struct{ Source string }{}
-	if err := json.Unmarshal(question, &source); err != nil {
-		return nil, nil, err
+// job returns the answer to a job: a head in JSON, and bytes. Equal jobs are done once.
+func (tr *transcoder) job(path string, question []byte) ([]byte, error) {
+	of := struct{ Source string }{}
+	if err := json.Unmarshal(question, &of); err != nil {
+		return nil, err
 	}
-	file := filepath.Join(tr.sources, source.Source)
-	if _, err := os.Stat(file); err != nil {
-		return nil, nil, err
+	file := filepath.Join(tr.sources, of.Source)
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
 	}
+	key := path + string(bytes.ReplaceAll(question, []byte(of.Source), nil)) + string(source)
+	tr.mu.Lock()
+	made := tr.made[key]
+	tr.mu.Unlock()
+	if made != nil {
+		return made, nil
+	}
+	head, bodies, err := transcoded(file, path, question)
+	if err != nil {
+		return nil, err
+	}
+	if head != nil {
+		if made, err = json.Marshal(head); err != nil {
+			return nil, err
+		}
+		made = append(made, '\n')
+	}
+	made = append(made, bytes.Join(bodies, nil)...)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.made[key] = made
+	return made, nil
+}
+
+// transcoded does a job with the function's code.
+func transcoded(file, path string, question []byte) (head any, bodies [][]byte, err error) {
 	body := make([][]byte, 1)
 	switch path {
 	case "/probe":
@@ -140,21 +168,14 @@ func (tr *transcoder) Invoke(ctx context.Context, name string, r *engine.Request
 		}
 		return answer(http.StatusOK, append(b, '\n'))
 	}
-	head, bodies, err := tr.job(r.Path, body)
+	made, err := tr.job(r.Path, body)
 	if errors.Is(err, fs.ErrNotExist) {
 		return answer(http.StatusNotFound, []byte(err.Error()))
 	}
 	if err != nil {
 		return answer(http.StatusUnprocessableEntity, []byte(err.Error()))
 	}
-	var all []byte
-	if head != nil {
-		if all, err = json.Marshal(head); err != nil {
-			return nil, err
-		}
-		all = append(all, '\n')
-	}
-	return answer(http.StatusOK, append(all, bytes.Join(bodies, nil)...))
+	return answer(http.StatusOK, made)
 }
 
 // before counts a job, and calls meet.
@@ -195,7 +216,7 @@ type world struct {
 // newWorld starts a service with its state in a directory.
 func newWorld(t *testing.T, state string, cfg Config) *world {
 	t.Helper()
-	tr := &transcoder{Engine: servertest.New(), sources: t.TempDir(), asked: map[string]int{}}
+	tr := &transcoder{Engine: servertest.New(), sources: t.TempDir(), asked: map[string]int{}, made: map[string][]byte{}}
 	socket := filepath.Join(t.TempDir(), "sock")
 	l, err := server.Listen(socket, "")
 	if err != nil {
@@ -309,8 +330,12 @@ func clip(t *testing.T, name, args string) string {
 	return path
 }
 
-// film makes a video with pictures of a size, with sound, for some seconds.
+// silence is the input of an ffmpeg for sound without a tone: FFmpeg's AAC encoder takes five times
+// as long for a tone, and the tests of this package listen to nothing.
+const silence = "-f lavfi -i anullsrc=sample_rate=44100:channel_layout=mono:duration="
+
+// film makes a video with pictures of a size, with silent sound, for some seconds.
 func film(t *testing.T, name, size, seconds string) string {
 	t.Helper()
-	return clip(t, name, "-f lavfi -i testsrc2=size="+size+":rate=10:duration="+seconds+" -f lavfi -i sine=duration="+seconds+" -c:v libx264 -preset ultrafast -g 20 -c:a aac")
+	return clip(t, name, "-f lavfi -i testsrc2=size="+size+":rate=10:duration="+seconds+" "+silence+seconds+" -c:v libx264 -preset ultrafast -g 20 -c:a aac")
 }

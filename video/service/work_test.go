@@ -217,7 +217,7 @@ func TestRemoveFails(t *testing.T) {
 // missing part.
 func TestCutOff(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{})
-	whole := clip(t, "in.mp4", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=20 -f lavfi -i sine=duration=20 -c:v libx264 -preset ultrafast -g 20 -c:a aac -movflags faststart")
+	whole := clip(t, "in.mp4", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=20 "+silence+"20 -c:v libx264 -preset ultrafast -g 20 -c:a aac -movflags faststart")
 	b, err := os.ReadFile(whole)
 	if err != nil {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestDiskFull(t *testing.T) {
 	if err := errors.Join(os.WriteFile(words, []byte("1\n00:00:01,000 --> 00:00:03,500\nGood morning\n\n"), 0o600), os.WriteFile(junk, []byte("no video"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	whole := clip(t, "in.mkv", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=60 -f lavfi -i sine=duration=60 -i "+words+" -map 0 -map 1 -map 2 -c:v libx264 -preset ultrafast -g 20 -c:a aac -c:s srt")
+	whole := clip(t, "in.mkv", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=60 "+silence+"60 -i "+words+" -map 0 -map 1 -map 2 -c:v libx264 -preset ultrafast -g 20 -c:a aac -c:s srt")
 	jobs := []string{"/probe", "/chunk 0", "/chunk 24", "/chunk 48", "/sound", "/text", "/thumbs"}
 	for _, tt := range []struct {
 		at, source string
@@ -479,7 +479,7 @@ func claim(t *testing.T, path string, seconds float64) string {
 // if its claim is true; a video with too short a claim is cut, with a warning.
 func TestLongest(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{MostDuration: 20e9})
-	sound := clip(t, "sound.mka", "-f lavfi -i sine=duration=40 -c:a aac")
+	sound := clip(t, "sound.mka", silence+"40 -c:a aac")
 	for _, tt := range []struct {
 		name, path string
 		seconds    float64 // claimed
