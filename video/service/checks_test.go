@@ -23,6 +23,8 @@ func TestAnswersBounded(t *testing.T) {
 		}
 		return s
 	}
+	w := newWorld(t, t.TempDir(), Config{})
+	source := film(t, "in.mp4", "64x64", "2")
 	for _, tt := range []struct {
 		name, path string
 		lie        any
@@ -52,9 +54,8 @@ func TestAnswersBounded(t *testing.T) {
 		{"a time before zero", "/probe", &media.Source{Picture: -1, Duration: -1e9}, "it is said to take", asset.Failed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, t.TempDir(), Config{})
 			w.engine.lies = map[string]any{tt.path: tt.lie}
-			id := w.add(t, film(t, "in.mp4", "64x64", "2"))
+			id := w.add(t, source)
 			a := w.done(t, id)
 			if said := a.Error + strings.Join(a.Warnings, "; "); a.State != tt.state || !strings.Contains(said, tt.words) {
 				t.Errorf("%s, %q", a.State, said)
