@@ -1,17 +1,7 @@
 package docker
 
-import (
-	"cmp"
-	"net/http"
-)
-
 // left is a part of Docker's API that FRE deliberately omits, with an alternative.
 type left struct{ method, path, what, instead string }
-
-// refuse returns the error for l, or a 404 if the object in the path does not exist.
-func (s *server) refuse(l left, r *http.Request) error {
-	return cmp.Or(s.exists(l.path, r), leftOut(l.what, l.instead))
-}
 
 const noCheckpoints = "state to keep belongs into /work"
 

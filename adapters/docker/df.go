@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 
 	mobybuild "github.com/moby/moby/api/types/build"
 	"github.com/moby/moby/api/types/volume"
@@ -92,7 +91,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	if !asked("image") {
 		shown = nil
 	}
-	if body, err = s.appendImageUsage(body, shown, users, versionOf(r) < 43); err != nil {
+	if body, err = s.images.appendUsage(body, shown, users, versionOf(r) < 43); err != nil {
 		return err
 	}
 
@@ -110,38 +109,4 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	body = append(append(append(body, `,"Volumes":`...), encoded...), '}')
 	listing.Send(w, http.StatusOK, body)
 	return nil
-}
-
-// appendImageUsage appends the images with their sizes. users holds the number of containers per
-// image. The docker client computes the reclaimable space as LayersSize minus the unshared bytes
-// of images with containers (docker/cli, formatter/disk_usage.go). Bytes shared by images in use
-// are therefore reported as unshared bytes of one of the images, and the sum is exact.
-func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users map[store.Digest]int, old bool) ([]byte, error) {
-	images := make([]*store.Image, len(used))
-	for i, img := range used {
-		images[i] = img.Image
-	}
-	buf = append(buf, '[')
-	err := s.images[index(old)][index(false)].Rows(images, func(i int, row []byte) error {
-		if i > 0 {
-			buf = append(buf, ',')
-		}
-		img, n, own := used[i], 0, used[i].UniqueBytes
-		if img.InUse {
-			n, own = max(users[images[i].Digest], 1), img.HeldBytes // 1: a function without instances
-		}
-		moment := imageMoment{Containers: n, SharedSize: img.Bytes - own, Size: img.Bytes}
-		if old {
-			moment.VirtualSize = img.Bytes
-		}
-		buf = moment.splice(buf, row)
-		return nil
-	})
-	return append(buf, ']'), err
-}
-
-// appendInt appends a member that follows another one.
-func appendInt(buf []byte, name string, n int64) []byte {
-	buf = append(append(append(buf, `,"`...), name...), `":`...)
-	return strconv.AppendInt(buf, n, 10)
 }

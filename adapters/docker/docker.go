@@ -13,29 +13,14 @@ package docker
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-
-	"github.com/moby/moby/api/types/common"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/internal/wording"
-	"github.com/fre-engine/fre/server/listing"
-)
-
-// Supported API versions, as N of the prefix "v1.N" of a path. No prefix means the newest
-// version.
-const (
-	minVersion = 41
-	maxVersion = 50
 )
 
 // Config configures the server. All fields but Access are required.
@@ -47,35 +32,12 @@ type Config struct {
 	Access *access.Access // audit log of the clients' actions; nil: no audit log
 }
 
-type server struct {
-	cfg    Config
-	engine *engine.Engine
-	log    *slog.Logger
-	host   host
-	images imageLists
-	layers sync.Map          // diff ids by image digest (diffIDs)
-	boxes  [2]*containerRows // index: whether the rows include ended sandboxes
-}
-
-// New returns the handler of the API.
-func New(cfg Config) http.Handler {
-	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, host: thisHost(), boxes: [2]*containerRows{newContainerRows(), newContainerRows()}}
-	s.images.init()
-	mux := http.NewServeMux()
-	s.register(mux)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Api-Version", "1."+strconv.Itoa(maxVersion))
-		w.Header().Set("Docker-Experimental", "false")
-		w.Header().Set("Ostype", "linux")
-		w.Header().Set("Server", "FRE/"+cfg.Version.Version+" (linux)")
-		r, err := versioned(r)
-		if err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	})
-}
+// Supported API versions, as N of the prefix "v1.N" of a path. No prefix means the newest
+// version.
+const (
+	minVersion = 41
+	maxVersion = 50
+)
 
 type versionKey struct{}
 
@@ -112,72 +74,4 @@ func versionOf(r *http.Request) int {
 		return n
 	}
 	return maxVersion
-}
-
-// reply sends v as JSON.
-func reply(w http.ResponseWriter, status int, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode answer: %w", err)
-	}
-	listing.Send(w, status, body)
-	return nil
-}
-
-// pluginList answers GET /plugins?filters=.
-func (s *server) pluginList(w http.ResponseWriter, r *http.Request) error {
-	if _, err := filtersOf(r, "capability", "enabled"); err != nil {
-		return err
-	}
-	return reply(w, http.StatusOK, []any{})
-}
-
-// prunedNothing returns a handler for the prune route of objects that FRE never has. The handler
-// accepts the given filters.
-func prunedNothing(answer any, filters ...string) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := filtersOf(r, filters...); err != nil {
-			return err
-		}
-		return reply(w, http.StatusOK, answer)
-	}
-}
-
-// fail sends err in Docker's error format.
-func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	status, message := statusOf(err)
-	if status == http.StatusInternalServerError {
-		s.log.ErrorContext(r.Context(), "docker request failed", "method", r.Method, "path", r.URL.Path, "error", err)
-	}
-	_ = reply(w, status, common.ErrorResponse{Message: message})
-}
-
-// maxJSONBytes bounds a request's JSON body; a container's configuration has a few kilobytes.
-const maxJSONBytes = 4 << 20
-
-// decodeJSON parses a request's body and ignores unknown fields; known finds unknown fields.
-func decodeJSON(body []byte, v any) error {
-	if len(strings.TrimSpace(string(body))) == 0 {
-		return badRequest("invalid JSON: got EOF while reading request body")
-	}
-	err := json.Unmarshal(body, v)
-	if err == nil {
-		return nil
-	}
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return badRequest("invalid JSON: %v at byte %d", err, syntax.Offset)
-	}
-	return badRequest("invalid JSON: %s", wording.JSON(err))
-}
-
-// boolOf parses a query parameter like Docker: every value except the ones in truth is true.
-func boolOf(r *http.Request, name string) bool { return truth(r.URL.Query().Get(name)) }
-
-func truth(value string) bool {
-	switch strings.ToLower(strings.TrimSpace(value)) {
-	case "", "0", "no", "false", "none":
-		return false
-	}
-	return true
 }

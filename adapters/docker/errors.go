@@ -88,3 +88,8 @@ func statusOf(err error) (status int, message string) {
 	}
 	return status, message
 }
+
+func errorStatus(err error) int {
+	status, _ := statusOf(err)
+	return status
+}

@@ -1,71 +1,20 @@
 package docker
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	types "github.com/moby/moby/api/types/image"
-	"github.com/moby/moby/api/types/storage"
 
 	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
-	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 )
-
-// imageSummary is one entry of the image list.
-type imageSummary struct {
-	Created     int64
-	ID          string `json:"Id"`
-	Labels      map[string]string
-	ParentID    string `json:"ParentId"`
-	RepoDigests []string
-	RepoTags    []string
-	imageMoment
-}
-
-// imageMoment holds the members that change while the image stays the same.
-type imageMoment struct {
-	Containers  int // -1: not counted
-	SharedSize  int64
-	Size        int64
-	VirtualSize int64 `json:",omitempty"` // until API version 1.43
-}
-
-// splice appends row with its last members replaced by m.
-func (m imageMoment) splice(buf, row []byte) []byte {
-	buf = append(buf, row[:bytes.LastIndex(row, []byte(`,"Containers":`))]...) // only numbers follow
-	buf = appendInt(buf, "Containers", int64(m.Containers))
-	buf = appendInt(buf, "SharedSize", m.SharedSize)
-	buf = appendInt(buf, "Size", m.Size)
-	if m.VirtualSize != 0 {
-		buf = appendInt(buf, "VirtualSize", m.VirtualSize)
-	}
-	return append(buf, '}')
-}
-
-// imageLists caches the encoded list of all images, because clients poll the list. The indices
-// are: format of before API version 1.43, and including build tools.
-type imageLists [2][2]listing.Cache[store.Image]
-
-func (l *imageLists) init() {
-	for old := range l {
-		for all := range l[old] {
-			l[old][all].Row = func(buf []byte, img *store.Image) ([]byte, error) {
-				row, err := json.Marshal(summaryOf(img, labelsOf(img), old == 1))
-				return append(buf, row...), err
-			}
-		}
-	}
-}
 
 // imageRoutes has the routes below /images/.
 type imageRoutes struct{ *server }
@@ -115,61 +64,6 @@ func (s imageRoutes) imageList(w http.ResponseWriter, r *http.Request) error {
 		out = append(out, e)
 	}
 	return reply(w, http.StatusOK, out)
-}
-
-// isTools reports whether img is an image of build tools. The search for the kind avoids
-// decoding most configurations, because every change runs isTools over the whole list.
-func isTools(img *store.Image) bool {
-	return bytes.Contains(img.Config, []byte(image.KindTools)) && labelsOf(img)[image.LabelKind] == image.KindTools
-}
-
-func index(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func summaryOf(img *store.Image, labels map[string]string, old bool) imageSummary {
-	e := imageSummary{
-		Created: img.Created.Unix(), ID: string(img.Digest), Labels: labels, RepoTags: list(img.Names), RepoDigests: list(img.Remotes),
-		imageMoment: imageMoment{Containers: -1, SharedSize: -1, Size: img.Size},
-	}
-	if old {
-		e.VirtualSize = img.Size
-		if len(e.RepoTags) == 0 && len(e.RepoDigests) == 0 {
-			e.RepoTags, e.RepoDigests = []string{"<none>:<none>"}, []string{"<none>@<none>"}
-		}
-	}
-	return e
-}
-
-// labelsOf returns an image's labels; a foreign configuration has none.
-func labelsOf(img *store.Image) map[string]string { return labelsIn(img.Config) }
-
-func labelsIn(config []byte) map[string]string {
-	var cfg struct { // subset of image.Config, for speed: lists decode every configuration
-		Labels    map[string]string
-		Container struct{ Labels map[string]string }
-	}
-	if !bytes.Contains(config, []byte(`"labels"`)) || json.Unmarshal(config, &cfg) != nil {
-		return map[string]string{}
-	}
-	if cfg.Labels == nil {
-		cfg.Labels = cfg.Container.Labels
-	}
-	if cfg.Labels == nil {
-		return map[string]string{}
-	}
-	return cfg.Labels
-}
-
-// list replaces nil by an empty list, because clients take null for an older engine.
-func list(names []string) []string {
-	if names == nil {
-		return []string{}
-	}
-	return names
 }
 
 // imageFilter returns the test for the filters. The test returns nil for a mismatch, and
@@ -224,74 +118,6 @@ func (s imageRoutes) imageFilter(f filters) (func(*store.Image, map[string]strin
 		return &found
 	}, nil
 }
-
-// imageID matches an image id or a prefix of an id.
-var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]*$`)
-
-// noImage converts the error of looking up name: to a 404 in Docker's words, or to the error
-// about a malformed name.
-func noImage(name string, err error) error {
-	if errorStatus(err) != http.StatusNotFound {
-		return err
-	}
-	if r, parseErr := store.ParseReference(name); parseErr == nil && !imageID.MatchString(name) {
-		if err := r.Check(); err != nil {
-			return err
-		}
-		if r.Version == "" && r.Digest == "" {
-			name += ":latest"
-		}
-	}
-	return notFound("No such image: %s", name)
-}
-
-// containerConfig is the configuration of a container: the image's, or the one of a create
-// request.
-type containerConfig struct {
-	Hostname     string
-	Domainname   string
-	User         string
-	AttachStdin  bool
-	AttachStdout bool
-	AttachStderr bool
-	ExposedPorts map[string]struct{} `json:",omitempty"`
-	Tty          bool
-	OpenStdin    bool
-	StdinOnce    bool
-	Env          []string
-	Cmd          []string
-	Image        string
-	Volumes      map[string]struct{}
-	WorkingDir   string
-	Entrypoint   []string
-	Labels       map[string]string
-	StopSignal   string `json:",omitempty"`
-	StopTimeout  *int   `json:",omitempty"`
-}
-
-// configOf converts an image's configuration to Docker's format.
-func configOf(cfg image.Config, labels map[string]string) containerConfig {
-	out := containerConfig{Env: cfg.Env, Cmd: cfg.Args, WorkingDir: workDir, Labels: labels}
-	if c := cfg.Container; c != nil {
-		out.Entrypoint, out.Cmd, out.WorkingDir, out.User, out.StopSignal = c.Entrypoint, c.Cmd, c.WorkingDir, c.User, c.StopSignal
-		out.ExposedPorts, out.Volumes = set(c.ExposedPorts), set(c.Volumes)
-	}
-	return out
-}
-
-func set(keys []string) map[string]struct{} {
-	if len(keys) == 0 {
-		return nil
-	}
-	out := make(map[string]struct{}, len(keys))
-	for _, key := range keys {
-		out[key] = struct{}{}
-	}
-	return out
-}
-
-// graphDriver names the store in answers about images and containers.
-var graphDriver = storage.DriverData{Name: "fre", Data: map[string]string{}}
 
 // platformed returns the image with the given name or id, if the image fits the requested
 // platforms.

@@ -1,104 +1,14 @@
 package docker
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	types "github.com/moby/moby/api/types/container"
-
-	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/server/listing"
 )
-
-type containerSummary struct {
-	ID         string `json:"Id"`
-	Names      []string
-	Image      string
-	ImageID    string
-	Command    string
-	Created    int64
-	Ports      []types.PortSummary
-	Labels     map[string]string
-	State      string
-	HostConfig struct {
-		NetworkMode string
-		Annotations map[string]string `json:",omitempty"`
-	}
-	NetworkSettings struct{ Networks map[string]endpoint }
-	Mounts          []types.MountPoint
-	containerMoment
-}
-
-// containerMoment holds the members that change while the container stays the same.
-type containerMoment struct {
-	Status     string `json:",omitempty"` // "" in a row of containerRows
-	SizeRw     int64  `json:",omitempty"`
-	SizeRootFs int64  `json:",omitempty"`
-}
-
-func summaryOfContainer(c shownContainer) containerSummary {
-	out := containerSummary{
-		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.Digest), Command: c.Command, Created: c.made.Unix(),
-		Ports: []types.PortSummary{}, Labels: c.labels(), State: c.state(), Mounts: c.mounts(),
-	}
-	out.HostConfig.NetworkMode = c.network()
-	if c.record != nil {
-		out.HostConfig.Annotations = c.record.Config.Annotations
-	}
-	out.NetworkSettings.Networks = map[string]endpoint{c.network(): {}}
-	return out
-}
-
-// containerRows caches the encoded rows of a list of containers. A row is encoded once per
-// change of the container; containerMoment is added for each answer.
-type containerRows struct{ cache listing.Cache[live.Sandbox] }
-
-func newContainerRows() *containerRows {
-	return &containerRows{listing.Cache[live.Sandbox]{Row: func(buf []byte, b *live.Sandbox) ([]byte, error) {
-		row, err := json.Marshal(summaryOfContainer(containerOf(b)))
-		return append(buf, row...), err
-	}}}
-}
-
-// append appends the containers selected by keep, at most limit unless limit is 0. The rows have
-// sizes unless sizes is nil.
-func (l *containerRows) append(buf []byte, boxes []*live.Sandbox, limit int, keep func(shownContainer) bool, sizes func(shownContainer) (written, whole int64)) ([]byte, error) {
-	now, n := time.Now(), 0
-	buf = append(buf, '[')
-	err := l.cache.Rows(boxes, func(i int, row []byte) error {
-		c := containerOf(boxes[i])
-		if limit > 0 && n == limit || !keep(c) {
-			return nil
-		}
-		if n++; n > 1 {
-			buf = append(buf, ',')
-		}
-		moment := containerMoment{Status: c.status(now)}
-		if sizes != nil {
-			moment.SizeRw, moment.SizeRootFs = sizes(c)
-		}
-		buf = moment.splice(buf, row)
-		return nil
-	})
-	return append(buf, ']'), err
-}
-
-// splice appends row with m at the end. Status needs no JSON escapes.
-func (m containerMoment) splice(buf, row []byte) []byte {
-	buf = append(append(buf, row[:len(row)-1]...), `,"Status":"`...)
-	buf = append(append(buf, m.Status...), '"')
-	if m.SizeRw != 0 {
-		buf = appendInt(buf, "SizeRw", m.SizeRw)
-	}
-	if m.SizeRootFs != 0 {
-		buf = appendInt(buf, "SizeRootFs", m.SizeRootFs)
-	}
-	return append(buf, '}')
-}
 
 // containerList answers GET /containers/json?all=&limit=&size=&filters=. With size, the handler
 // makes a fixed small number of system calls per running sandbox.
@@ -129,25 +39,6 @@ func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
 	}
 	listing.Send(w, http.StatusOK, body)
 	return nil
-}
-
-// sizes returns the bytes that a container has written, without and with the bytes of the image.
-func (s *server) sizes(c shownContainer) (written, whole int64) {
-	switch {
-	case c.record != nil:
-		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else removed
-			written = used.Bytes
-		}
-	case c.running():
-		if size, err := s.engine.Size(c.Sandbox); err == nil { // else ended
-			written = size.Bytes
-		}
-	}
-	whole = written
-	if img, err := s.engine.Image(string(c.Digest)); err == nil {
-		whole += img.Size
-	}
-	return written, whole
 }
 
 var containerStates = []string{"created", "dead", "exited", "paused", "removing", "restarting", "running"}

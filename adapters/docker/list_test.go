@@ -96,7 +96,7 @@ func TestContainerRows(t *testing.T) {
 				if tt.sizes != nil {
 					one.SizeRw, one.SizeRootFs = tt.sizes(c)
 				}
-				one.Status = c.status(time.Now())
+				one.Status = c.statusText(time.Now())
 				want = append(want, one)
 			}
 			plain, err := json.Marshal(want)
@@ -117,8 +117,7 @@ func TestContainerRows(t *testing.T) {
 // TestImageRows: the list of images has the same bytes as from encoding/json, with the current
 // numbers.
 func TestImageRows(t *testing.T) {
-	var s server
-	s.images.init()
+	images := newImageLists()
 	foreign := json.RawMessage(`{"base":"b","labels":{"<&>":"\",\"Containers\":1"}}`)
 	var used []engine.ImageUsage
 	for i, names := range [][]string{{"a:1", "b:1"}, nil} {
@@ -141,7 +140,7 @@ func TestImageRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.appendImageUsage(nil, used, users, old)
+		got, err := images.appendUsage(nil, used, users, old)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,10 +200,9 @@ func BenchmarkFirst(b *testing.B) {
 	b.Run("images", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			var s server
-			s.images.init()
+			lists := newImageLists()
 			shown := slices.DeleteFunc(slices.Clone(images), isTools)
-			if _, err := s.images[0][0].Of(shown); err != nil {
+			if _, err := lists[0][0].Of(shown); err != nil {
 				b.Fatal(err)
 			}
 		}

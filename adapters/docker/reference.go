@@ -1,7 +1,9 @@
 package docker
 
 import (
+	"net/http"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/fre-engine/fre/image/oci"
@@ -46,11 +48,22 @@ func matches(pattern, name string) (bool, error) {
 	return whole || short, nil
 }
 
-// image returns the image for a client's reference.
-func (s *server) image(name string) (*store.Image, error) {
-	img, err := s.engine.Image(oci.Familiar(name))
-	if err != nil {
-		return nil, noImage(name, err)
+// imageID matches an image id or a prefix of an id.
+var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]*$`)
+
+// noImage converts the error of looking up name: to a 404 in Docker's words, or to the error
+// about a malformed name.
+func noImage(name string, err error) error {
+	if errorStatus(err) != http.StatusNotFound {
+		return err
 	}
-	return img, nil
+	if r, parseErr := store.ParseReference(name); parseErr == nil && !imageID.MatchString(name) {
+		if err := r.Check(); err != nil {
+			return err
+		}
+		if r.Version == "" && r.Digest == "" {
+			name += ":latest"
+		}
+	}
+	return notFound("No such image: %s", name)
 }

@@ -1,21 +1,33 @@
 package docker
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/moby/api/types/volume"
 )
 
-// route is one route of the API, without the version. A handler may return an error only if no
-// part of the answer was sent.
-type route struct {
-	method, path string // a path may continue after {name...}, because names contain slashes
-	query        query
-	handle       func(w http.ResponseWriter, r *http.Request) error
-	body         bool // the handler reads the body
+// New returns the handler of the API.
+func New(cfg Config) http.Handler {
+	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, host: thisHost(), images: newImageLists(), boxes: [2]*containerRows{newContainerRows(), newContainerRows()}}
+	mux := http.NewServeMux()
+	s.register(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1."+strconv.Itoa(maxVersion))
+		w.Header().Set("Docker-Experimental", "false")
+		w.Header().Set("Ostype", "linux")
+		w.Header().Set("Server", "FRE/"+cfg.Version.Version+" (linux)")
+		r, err := versioned(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // routes returns the served routes, with every parameter that clients send: Docker's own, the
@@ -64,11 +76,11 @@ func (s *server) routes() []route {
 		{"POST", "/containers/{id}/resize", takes("h", "w"), s.containerResize, false},
 		{"DELETE", "/containers/{id}", takes("force", "v").without("link", "links between containers", "exchange files through /work"), s.containerRemove, false},
 
-		{"GET", "/networks", takes("filters"), s.networkList, false},
-		{"GET", "/networks/{id}", takes("verbose", "scope"), s.networkInspect, false},
+		{"GET", "/networks", takes("filters"), networkList, false},
+		{"GET", "/networks/{id}", takes("verbose", "scope"), networkInspect, false},
 		{"POST", "/networks/prune", takes("filters"), prunedNothing(map[string]any{"NetworksDeleted": []string{}}, "until", "label", "label!"), false},
-		{"GET", "/volumes", takes("filters"), s.volumeList, false},
-		{"GET", "/volumes/{name}", nil, s.volumeInspect, false},
+		{"GET", "/volumes", takes("filters"), volumeList, false},
+		{"GET", "/volumes/{name}", nil, volumeInspect, false},
 		{"POST", "/volumes/prune", takes("filters"), prunedNothing(volume.PruneReport{VolumesDeleted: []string{}}, "all", "label", "label!"), false},
 		{"POST", "/build/prune", takes("all", "filters", "keep-storage", "reserved-space", "max-used-space", "min-free-space"), s.buildPrune, false},
 		{"GET", "/plugins", takes("filters"), s.pluginList, false},
@@ -109,10 +121,6 @@ func (s *server) register(mux *http.ServeMux) {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, notHere(w, r)) })
-}
-
-func notHere(_ http.ResponseWriter, r *http.Request) error {
-	return notFound("page not found: FRE does not implement %s %s of the Docker API (docs/docker.md)", r.Method, r.URL.Path)
 }
 
 // handler returns the HTTP handler of a route: check the request, then handle it.
@@ -174,4 +182,17 @@ func (s *server) exists(path string, r *http.Request) (err error) {
 		err = notFound("plugin %q not found", rest)
 	}
 	return err
+}
+
+// refuse returns the error for l, or a 404 if the object in the path does not exist.
+func (s *server) refuse(l left, r *http.Request) error {
+	return cmp.Or(s.exists(l.path, r), leftOut(l.what, l.instead))
+}
+
+// pluginList answers GET /plugins?filters=.
+func (s *server) pluginList(w http.ResponseWriter, r *http.Request) error {
+	if _, err := filtersOf(r, "capability", "enabled"); err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, []any{})
 }

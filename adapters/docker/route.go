@@ -8,10 +8,18 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 )
+
+// route is one route of the API, without the version. A handler may return an error only if no
+// part of the answer was sent.
+type route struct {
+	method, path string // a path may continue after {name...}, because names contain slashes
+	query        query
+	handle       func(w http.ResponseWriter, r *http.Request) error
+	body         bool // the handler reads the body
+}
 
 // query maps the parameters of a route to checks. A parameter missing in the map is refused, so
 // no parameter is silently ignored. A nil check accepts any value: the handler reads the
@@ -96,69 +104,28 @@ func (rt *route) drain(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// known refuses fields of a JSON text that v lacks, so no field is silently ignored. Zero values
-// are allowed in unknown fields.
-func known(text []byte, v any) error {
-	var said any
-	if err := json.Unmarshal(text, &said); err != nil {
-		return badRequest("invalid JSON: %v", err)
+// prunedNothing returns a handler for the prune route of objects that FRE never has. The handler
+// accepts the given filters.
+func prunedNothing(answer any, filters ...string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := filtersOf(r, filters...); err != nil {
+			return err
+		}
+		return reply(w, http.StatusOK, answer)
 	}
-	if path, value := beyond(said, reflect.TypeOf(v), ""); path != "" {
-		return leftOut(fmt.Sprintf("field %s (%.100s)", path[1:], value), "leave it out")
-	}
-	return nil
 }
 
-// beyond returns the path and value of the first field of said that type t lacks; path is "" if
-// t has all fields.
-func beyond(said any, t reflect.Type, at string) (path string, value []byte) {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return "", nil
-	}
-	switch said := said.(type) {
-	case []any:
-		for i, v := range said {
-			if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
-				break
-			}
-			if path, value = beyond(v, t.Elem(), fmt.Sprintf("%s[%d]", at, i)); path != "" {
-				return path, value
-			}
-		}
-	case map[string]any:
-		for _, key := range slices.Sorted(maps.Keys(said)) {
-			var within reflect.Type
-			switch t.Kind() {
-			case reflect.Map:
-				within = t.Elem()
-			case reflect.Struct:
-				f, ok := t.FieldByNameFunc(func(name string) bool { return strings.EqualFold(wireName(t, name), key) })
-				if !ok {
-					if text, err := json.Marshal(said[key]); err != nil || !zero(text) {
-						return at + "." + key, text
-					}
-					continue
-				}
-				within = f.Type
-			default:
-				return "", nil
-			}
-			if path, value = beyond(said[key], within, at+"."+key); path != "" {
-				return path, value
-			}
-		}
-	}
-	return "", nil
+func notHere(_ http.ResponseWriter, r *http.Request) error {
+	return notFound("page not found: FRE does not implement %s %s of the Docker API (docs/docker.md)", r.Method, r.URL.Path)
 }
 
-// wireName returns the JSON name of a struct's field.
-func wireName(t reflect.Type, field string) string {
-	f, _ := t.FieldByName(field)
-	if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-		return name
+// boolOf parses a query parameter like Docker: every value except the ones in truth is true.
+func boolOf(r *http.Request, name string) bool { return truth(r.URL.Query().Get(name)) }
+
+func truth(value string) bool {
+	switch strings.ToLower(strings.TrimSpace(value)) {
+	case "", "0", "no", "false", "none":
+		return false
 	}
-	return field
+	return true
 }
