@@ -37,6 +37,36 @@ func (p *peer) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// options returns the streams that the client asks for.
+func (p *peer) options(r *http.Request, cfg container.Config) (o container.AttachOptions) {
+	mu := &sync.Mutex{}
+	if boolOf(r, "stdin") && cfg.OpenStdin {
+		o.Stdin = p
+	}
+	if boolOf(r, "stdout") {
+		o.Stdout = frames{mu, p, stdout}
+		if cfg.TTY {
+			o.Stdout = p
+		}
+	}
+	if boolOf(r, "stderr") {
+		o.Stderr = frames{mu, p, stderr}
+	}
+	return o
+}
+
+// begin sends the head of the answer, and reports false if the client has disconnected.
+func (p *peer) begin(r *http.Request, tty bool) bool {
+	if p.conn.SetDeadline(time.Time{}) != nil {
+		return false
+	}
+	if _, err := io.WriteString(p.conn, upgraded(r, tty)); err != nil {
+		return false
+	}
+	headTaken(p.conn)
+	return true
+}
+
 // containerAttach answers POST /containers/ID/attach?stdin=&stdout=&stderr=&stream=
 // &logs=&detachKeys=. The connection becomes the container's streams: frames, or raw bytes with
 // a terminal.
@@ -61,21 +91,7 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 		}
 		cancel()
 	}}
-	var mu sync.Mutex
-	var o container.AttachOptions
-	tty := c.record.Config.TTY
-	if boolOf(r, "stdin") && c.record.Config.OpenStdin {
-		o.Stdin = p
-	}
-	if boolOf(r, "stdout") {
-		o.Stdout = frames{&mu, p, stdout}
-		if tty {
-			o.Stdout = p
-		}
-	}
-	if boolOf(r, "stderr") {
-		o.Stderr = frames{&mu, p, stderr}
-	}
+	o := p.options(r, c.record.Config)
 	if boolOf(r, "stream") {
 		if a, err = s.engine.Attach(c.ID, o); err != nil {
 			return err
@@ -88,16 +104,12 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer conn.Close()
 	p.conn, p.in = conn, rw.Reader
-	if tty {
+	if c.record.Config.TTY {
 		p.in = &api.EscapeReader{From: rw, Keys: keys}
 	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil // the client has disconnected
+	if !p.begin(r, c.record.Config.TTY) {
+		return nil
 	}
-	if _, err := io.WriteString(conn, upgraded(r, tty)); err != nil {
-		return nil // likewise
-	}
-	headTaken(conn)
 	if boolOf(r, "logs") {
 		s.replay(ctx, c, o)
 	}
@@ -132,10 +144,7 @@ func headTaken(conn net.Conn) {
 
 // upgraded returns the head of the answer to a request whose connection becomes a stream.
 func upgraded(r *http.Request, tty bool) string {
-	media := multiplexedStream
-	if tty || versionOf(r) < 42 {
-		media = rawStream
-	}
+	media := streamType(r, tty)
 	if r.Header.Get("Upgrade") == "" {
 		return "HTTP/1.1 200 OK\r\nContent-Type: " + media + "\r\n\r\n"
 	}

@@ -66,16 +66,10 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		}
 		return hide
 	})
-	cache := []mobybuild.CacheRecord{}
-	if asked("build-cache") && used.Cache.Bytes > 0 {
-		cache = append(cache, mobybuild.CacheRecord{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
-	}
-	encoded, err := json.Marshal(cache)
+	body, err := appendJSON(make([]byte, 0, 1024+512*len(shown)), `{"BuildCache":`, cacheRecords(used, asked("build-cache")))
 	if err != nil {
-		return fmt.Errorf("encode answer: %w", err)
+		return err
 	}
-	body := make([]byte, 0, 1024+512*len(shown))
-	body = append(append(body, `{"BuildCache":`...), encoded...)
 	body = appendInt(appendInt(body, "BuilderSize", used.Cache.Bytes), "LayersSize", layers)
 
 	body = append(body, `,"Containers":`...)
@@ -94,19 +88,39 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	if body, err = s.images.appendUsage(body, shown, users, versionOf(r) < 43); err != nil {
 		return err
 	}
+	if body, err = appendJSON(body, `,"Volumes":`, volumeUsage(used, asked("volume"))); err != nil {
+		return err
+	}
+	listing.Send(w, http.StatusOK, append(body, '}'))
+	return nil
+}
 
+// cacheRecords returns the build cache, as one record at most.
+func cacheRecords(used *engine.DiskUsage, asked bool) []mobybuild.CacheRecord {
+	if !asked || used.Cache.Bytes == 0 {
+		return []mobybuild.CacheRecord{}
+	}
+	return []mobybuild.CacheRecord{{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf}}
+}
+
+// volumeUsage returns the volume of the default tenant with its size, if the tenant has one.
+func volumeUsage(used *engine.DiskUsage, asked bool) []volume.Volume {
 	volumes := []volume.Volume{}
 	for _, t := range used.Tenants {
-		if asked("volume") && t.Name == template.DefaultTenant {
+		if asked && t.Name == template.DefaultTenant {
 			v := work()
 			v.UsageData = &volume.UsageData{Size: t.Bytes, RefCount: 1}
 			volumes = append(volumes, v)
 		}
 	}
-	if encoded, err = json.Marshal(volumes); err != nil {
-		return fmt.Errorf("encode answer: %w", err)
+	return volumes
+}
+
+// appendJSON appends name and the JSON of v.
+func appendJSON(buf []byte, name string, v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode answer: %w", err)
 	}
-	body = append(append(append(body, `,"Volumes":`...), encoded...), '}')
-	listing.Send(w, http.StatusOK, body)
-	return nil
+	return append(append(buf, name...), text...), nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
@@ -39,6 +40,12 @@ func leftOut(what, instead string) error {
 	return &statusError{http.StatusNotImplemented, fmt.Sprintf("FRE has no %s: %s", what, instead)}
 }
 
+// statuses has the codes for which Docker's status is not the control API's.
+var statuses = map[failure.Code]int{
+	failure.Template: http.StatusBadRequest, failure.TooLarge: http.StatusBadRequest, failure.Ambiguous: http.StatusBadRequest,
+	failure.CommandNotFound: http.StatusBadRequest, failure.CommandNotExec: http.StatusBadRequest, failure.WrongPlatform: http.StatusNotFound,
+}
+
 // statusOf translates the code of err to Docker's status. The message includes the next step,
 // because clients print only the message, and the words that clients look for.
 func statusOf(err error) (status int, message string) {
@@ -49,44 +56,61 @@ func statusOf(err error) (status int, message string) {
 		return http.StatusConflict, err.Error()
 	}
 	e := control.ErrorOf(err)
-	status, message = e.Status, e.Message
-	switch e.Code { // the codes for which Docker has another status or other words
-	case failure.BadRequest, failure.NameTaken, failure.Stopping, failure.Registry, failure.NotFound, failure.Cancelled, failure.Internal:
-	case failure.BadName:
-		message = "invalid reference format: " + message
-	case failure.Template, failure.TooLarge:
-		status = http.StatusBadRequest
-	case failure.WrongPlatform:
-		status = http.StatusNotFound
-	case failure.Ambiguous:
-		status, message = http.StatusBadRequest, message+": give more characters"
-	case failure.InUse:
-		if errors.Is(err, build.ErrSeveralNames) {
-			return status, message + " (must be forced)"
-		}
-		message = "conflict: " + message + ": first stop and remove the users of the object"
-	case failure.Quota:
-		command := "fre tenant quota"
-		if quota := (*live.QuotaError)(nil); errors.As(err, &quota) {
-			command += " " + quota.Tenant
-		}
-		message += ": stop a container or remove a function of the tenant, use lower limits (-m, --cpus), or ask for a higher quota (" + command + ")"
-	case failure.CommandNotFound: // docker run derives exit codes 126 and 127 from the words
-		status, message = http.StatusBadRequest, message+": executable file not found in $PATH: no such file or directory"
-	case failure.CommandNotExec:
-		status = http.StatusBadRequest
-		if start := (*sandbox.StartError)(nil); errors.As(err, &start) && start.Step == sandbox.StepDir {
-			return status, message + ": the container's user must be able to enter its directory (-w)"
-		}
-		message = strings.TrimSuffix(message, ": permission denied") + ": permission denied"
-	case failure.NoSpace:
-		message += ": free space in the engine's state directory (docker image rm)"
-	default:
-		if e.Next != "" {
-			message += ": " + e.Next
-		}
+	if status = statuses[e.Code]; status == 0 {
+		status = e.Status
 	}
-	return status, message
+	return status, messageOf(err, e)
+}
+
+// messageOf returns the message of err with the next step in Docker's words.
+func messageOf(err error, e *api.Error) string {
+	switch message := e.Message; e.Code {
+	case failure.BadRequest, failure.NameTaken, failure.Stopping, failure.Registry, failure.NotFound, failure.Cancelled, failure.Internal,
+		failure.Template, failure.TooLarge, failure.WrongPlatform: // the message alone
+		return message
+	case failure.BadName:
+		return "invalid reference format: " + message
+	case failure.Ambiguous:
+		return message + ": give more characters"
+	case failure.InUse:
+		return inUse(err, message)
+	case failure.Quota:
+		return message + ": stop a container or remove a function of the tenant, use lower limits (-m, --cpus), or ask for a higher quota (" + quotaCommand(err) + ")"
+	case failure.CommandNotFound: // docker run derives exit codes 126 and 127 from the words
+		return message + ": executable file not found in $PATH: no such file or directory"
+	case failure.CommandNotExec:
+		return notExecutable(err, message)
+	case failure.NoSpace:
+		return message + ": free space in the engine's state directory (docker image rm)"
+	default:
+		if e.Next == "" {
+			return message
+		}
+		return message + ": " + e.Next
+	}
+}
+
+func inUse(err error, message string) string {
+	if errors.Is(err, build.ErrSeveralNames) {
+		return message + " (must be forced)"
+	}
+	return "conflict: " + message + ": first stop and remove the users of the object"
+}
+
+// quotaCommand returns the command that sets the quota of the tenant in err.
+func quotaCommand(err error) string {
+	command := "fre tenant quota"
+	if quota := (*live.QuotaError)(nil); errors.As(err, &quota) {
+		command += " " + quota.Tenant
+	}
+	return command
+}
+
+func notExecutable(err error, message string) string {
+	if start := (*sandbox.StartError)(nil); errors.As(err, &start) && start.Step == sandbox.StepDir {
+		return message + ": the container's user must be able to enter its directory (-w)"
+	}
+	return strings.TrimSuffix(message, ": permission denied") + ": permission denied"
 }
 
 func errorStatus(err error) int {

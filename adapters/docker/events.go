@@ -2,6 +2,7 @@ package docker
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -77,50 +78,56 @@ func imageEvent(c store.Change) event {
 
 // containerEvents returns the events of a change of a sandbox.
 func containerEvents(c store.Change) []event {
-	name := c.Name
-	if name == "" {
-		name = cmp.Or(c.Attributes["function"], "run") + "-" + c.ID
-	}
-	of := func(action events.Action, more ...string) event {
-		e := newEvent(c, events.ContainerEventType, action, c.ID)
-		attributes := e.Actor.Attributes
-		maps.Copy(attributes, c.Labels)
-		attributes["image"], attributes["name"], attributes[labelTenant] = c.Attributes["image"], name, c.Attributes["tenant"]
-		if f := c.Attributes["function"]; f != "" {
-			attributes[labelFunction] = f
-		}
-		for i := 0; i < len(more); i += 2 {
-			attributes[more[i]] = more[i+1]
-		}
-		e.Status, e.ID, e.From = string(action), c.ID, attributes["image"]
-		return e
-	}
 	switch c.Action {
 	case store.ActionStart:
-		return append(attachments(c, events.ActionConnect, events.ActionMount), of(events.ActionStart))
+		return append(attachments(c, events.ActionConnect, events.ActionMount), containerEvent(c, events.ActionStart))
 	case store.ActionExit:
-		var all []event
-		if c.Attributes["oom"] != "" {
-			all = append(all, of(events.ActionOOM))
-		}
-		all = append(all, attachments(c, events.ActionDisconnect, events.ActionUnmount)...)
-		return append(all, of(events.ActionDie, "exitCode", exitCodeOf(c.Attributes), "execDuration", c.Attributes["seconds"]))
+		return exitEvents(c)
 	case store.ActionDelete:
-		return []event{of(events.ActionDestroy)}
+		return []event{containerEvent(c, events.ActionDestroy)}
 	case store.ActionKill:
-		return []event{of(events.ActionKill, "signal", c.Attributes["signal"])}
+		return []event{containerEvent(c, events.ActionKill, "signal", c.Attributes["signal"])}
 	case store.ActionRename:
-		return []event{of(events.ActionRename, "oldName", "/"+c.Attributes["old_name"])}
+		return []event{containerEvent(c, events.ActionRename, "oldName", "/"+c.Attributes["old_name"])}
 	case store.ActionResize:
-		return []event{of(events.ActionResize, "height", c.Attributes["rows"], "width", c.Attributes["columns"])}
+		return []event{containerEvent(c, events.ActionResize, "height", c.Attributes["rows"], "width", c.Attributes["columns"])}
 	case store.ActionPrune:
 		return []event{pruneEvent(events.ContainerEventType, c)}
 	case store.ActionCreate, store.ActionAttach, store.ActionDetach, store.ActionStop, store.ActionRestart:
-		return []event{of(events.Action(c.Action))}
+		return []event{containerEvent(c, events.Action(c.Action))}
 	case store.ActionTag, store.ActionUntag, store.ActionPull, store.ActionPush, store.ActionLoad, store.ActionImport, store.ActionSave, // of images
 		store.ActionDeploy, store.ActionRemove, store.ActionRoute: // of functions
 	}
 	return nil
+}
+
+// containerEvent returns an event of the container of c. more holds keys and values of further
+// attributes.
+func containerEvent(c store.Change, action events.Action, more ...string) event {
+	e := newEvent(c, events.ContainerEventType, action, c.ID)
+	attributes := e.Actor.Attributes
+	maps.Copy(attributes, c.Labels)
+	attributes["image"], attributes["name"], attributes[labelTenant] = c.Attributes["image"], c.Name, c.Attributes["tenant"]
+	if c.Name == "" {
+		attributes["name"] = cmp.Or(c.Attributes["function"], "run") + "-" + c.ID
+	}
+	if f := c.Attributes["function"]; f != "" {
+		attributes[labelFunction] = f
+	}
+	for i := 0; i < len(more); i += 2 {
+		attributes[more[i]] = more[i+1]
+	}
+	e.Status, e.ID, e.From = string(action), c.ID, attributes["image"]
+	return e
+}
+
+// exitEvents returns the events of the end of a container.
+func exitEvents(c store.Change) (all []event) {
+	if c.Attributes["oom"] != "" {
+		all = append(all, containerEvent(c, events.ActionOOM))
+	}
+	all = append(all, attachments(c, events.ActionDisconnect, events.ActionUnmount)...)
+	return append(all, containerEvent(c, events.ActionDie, "exitCode", exitCodeOf(c.Attributes), "execDuration", c.Attributes["seconds"]))
 }
 
 // attachments returns the events of a container's network and volume, if any.
@@ -167,40 +174,54 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
-	flush := http.NewResponseController(w)
-	encoder := json.NewEncoder(w)
-	for {
-		if flush.Flush() != nil {
-			return nil
-		}
-		grown := changes.After(last)
-		news, ok := changes.Since(last)
-		if !ok { // slower than the log of changes: continue with the oldest remembered change
-			last = changes.Before(time.Time{})
-			continue
-		}
-		for _, c := range news {
-			last = c.Generation
-			if !until.IsZero() && c.Time.After(until) {
-				return nil
-			}
-			if f.encode(encoder, c) != nil {
-				return nil
-			}
-		}
-		if len(news) > 0 {
-			continue
-		}
-		select {
-		case <-grown:
-		case <-over:
-			return nil
-		case <-r.Context().Done():
-			return nil
-		case <-s.engine.Closed():
+	stream := eventStream{filters: f, changes: changes, last: last, until: until, encoder: json.NewEncoder(w)}
+	for flush := http.NewResponseController(w); flush.Flush() == nil; {
+		grown := changes.After(stream.last)
+		sent, more := stream.send()
+		if !more || !sent && !s.awaitChange(r.Context(), grown, over) {
 			return nil
 		}
 	}
+	return nil // the client has disconnected
+}
+
+// awaitChange waits for a change, and reports false if the time is over or the client or the
+// engine ends.
+func (s *server) awaitChange(ctx context.Context, grown <-chan struct{}, over <-chan time.Time) bool {
+	select {
+	case <-grown:
+		return true
+	case <-over:
+	case <-ctx.Done():
+	case <-s.engine.Closed():
+	}
+	return false
+}
+
+// eventStream sends the wanted events of changes to a client.
+type eventStream struct {
+	filters
+	changes *store.Changes
+	last    uint64    // generation of the last change sent
+	until   time.Time // zero: without end
+	encoder *json.Encoder
+}
+
+// send sends the changes after last. sent reports whether the log of changes may have further ones;
+// more is false if the stream ends.
+func (s *eventStream) send() (sent, more bool) {
+	news, ok := s.changes.Since(s.last)
+	if !ok { // slower than the log of changes: continue with the oldest remembered change
+		s.last = s.changes.Before(time.Time{})
+		return true, true
+	}
+	for _, c := range news {
+		s.last = c.Generation
+		if !s.until.IsZero() && c.Time.After(s.until) || s.encode(s.encoder, c) != nil {
+			return true, false
+		}
+	}
+	return len(news) > 0, true
 }
 
 // window parses since and until. An absent time is zero.
@@ -234,27 +255,31 @@ func (f filters) encode(to *json.Encoder, c store.Change) error {
 
 // event reports whether e passes the filters.
 func (f filters) event(e event) bool {
-	is := func(kind string) bool { // compares a prefix of the actor's id or name
-		want, given := f[kind]
-		return !given || string(e.Type) == kind && slices.ContainsFunc(want, func(v string) bool {
-			return v != "" && (strings.HasPrefix(e.Actor.ID, v) || strings.HasPrefix(e.Actor.Attributes["name"], v))
-		})
-	}
-	if want := f["image"]; want != nil {
-		name := e.Actor.Attributes["name"]
-		if e.Type != events.ImageEventType {
-			name = e.Actor.Attributes["image"]
-		}
-		if !f.has("image", name, repositoryOf(name), e.Actor.ID) {
-			return false
-		}
-	}
 	for _, never := range []string{"config", "daemon", "node", "plugin", "secret", "service"} {
 		if f[never] != nil {
 			return false
 		}
 	}
-	return is("container") && is("network") && is("volume") && f.has("type", string(e.Type)) && f.has("event", string(e.Action)) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
+	return f.ofImage(e) && f.actor("container", e) && f.actor("network", e) && f.actor("volume", e) &&
+		f.has("type", string(e.Type)) && f.has("event", string(e.Action)) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
+}
+
+// actor reports whether the filter kind is absent, or e is an event of an object of this kind and
+// a value is a prefix of the object's id or name.
+func (f filters) actor(kind string, e event) bool {
+	want, given := f[kind]
+	return !given || string(e.Type) == kind && slices.ContainsFunc(want, func(v string) bool {
+		return v != "" && (strings.HasPrefix(e.Actor.ID, v) || strings.HasPrefix(e.Actor.Attributes["name"], v))
+	})
+}
+
+// ofImage reports whether the filter image is absent, or matches the event's image.
+func (f filters) ofImage(e event) bool {
+	name := e.Actor.Attributes["name"]
+	if e.Type != events.ImageEventType {
+		name = e.Actor.Attributes["image"]
+	}
+	return f["image"] == nil || f.has("image", name, repositoryOf(name), e.Actor.ID)
 }
 
 // exitCodeOf returns the exit status as in sh: 128 plus the signal number after a signal.

@@ -69,17 +69,15 @@ func (s imageRoutes) imageList(w http.ResponseWriter, r *http.Request) error {
 // imageFilter returns the test for the filters. The test returns nil for a mismatch, and
 // otherwise the image with the matching names.
 func (s imageRoutes) imageFilter(f filters) (func(*store.Image, map[string]string) *store.Image, error) {
-	now := time.Now()
-	dangling, asked, err := f.flag("dangling")
-	if err != nil {
+	t := imageTest{filters: f}
+	var err error
+	if t.dangling, t.asked, err = f.flag("dangling"); err != nil {
 		return nil, err
 	}
-	until, err := f.moment("until", now)
-	if err != nil {
+	if t.until, err = f.moment("until", time.Now()); err != nil {
 		return nil, err
 	}
-	var before, since time.Time
-	for key, at := range map[string]*time.Time{"before": &before, "since": &since} {
+	for key, at := range map[string]*time.Time{"before": &t.before, "since": &t.since} {
 		for _, ref := range f[key] {
 			img, err := s.image(ref)
 			if err != nil {
@@ -93,30 +91,43 @@ func (s imageRoutes) imageFilter(f filters) (func(*store.Image, map[string]strin
 			return nil, err
 		}
 	}
-	return func(img *store.Image, labels map[string]string) *store.Image {
-		switch {
-		case asked && dangling != (len(img.Names) == 0),
-			!until.IsZero() && img.Created.After(until),
-			!before.IsZero() && !img.Created.Before(before),
-			!since.IsZero() && !img.Created.After(since),
-			!f.labels(labels):
-			return nil
-		}
-		patterns := f["reference"]
-		if len(patterns) == 0 {
-			return img
-		}
-		other := func(name string) bool {
-			return !slices.ContainsFunc(patterns, func(p string) bool { ok, _ := matches(p, name); return ok })
-		}
-		found := *img
-		found.Names = slices.DeleteFunc(slices.Clone(img.Names), other)
-		found.Remotes = slices.DeleteFunc(slices.Clone(img.Remotes), other)
-		if len(found.Names)+len(found.Remotes) == 0 {
-			return nil
-		}
-		return &found
-	}, nil
+	return t.matching, nil
+}
+
+// imageTest is a checked filter of images.
+type imageTest struct {
+	filters
+	dangling, asked      bool // asked: the filter dangling is given
+	until, before, since time.Time
+}
+
+// matching returns the image with the names that pass, or nil.
+func (t *imageTest) matching(img *store.Image, labels map[string]string) *store.Image {
+	if t.excludes(img) || !t.labels(labels) {
+		return nil
+	}
+	patterns := t.filters["reference"]
+	if len(patterns) == 0 {
+		return img
+	}
+	other := func(name string) bool {
+		return !slices.ContainsFunc(patterns, func(p string) bool { ok, _ := matches(p, name); return ok })
+	}
+	found := *img
+	found.Names = slices.DeleteFunc(slices.Clone(img.Names), other)
+	found.Remotes = slices.DeleteFunc(slices.Clone(img.Remotes), other)
+	if len(found.Names)+len(found.Remotes) == 0 {
+		return nil
+	}
+	return &found
+}
+
+// excludes reports whether the names or the time of the image are not wanted.
+func (t *imageTest) excludes(img *store.Image) bool {
+	return t.asked && t.dangling != (len(img.Names) == 0) ||
+		!t.until.IsZero() && img.Created.After(t.until) ||
+		!t.before.IsZero() && !img.Created.Before(t.before) ||
+		!t.since.IsZero() && !img.Created.After(t.since)
 }
 
 // platformed returns the image with the given name or id, if the image fits the requested

@@ -67,38 +67,48 @@ func beyond(said any, t reflect.Type, at string) (path string, value []byte) {
 	}
 	switch said := said.(type) {
 	case []any:
+		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
+			break
+		}
 		for i, v := range said {
-			if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
-				break
-			}
 			if path, value = beyond(v, t.Elem(), fmt.Sprintf("%s[%d]", at, i)); path != "" {
 				return path, value
 			}
 		}
 	case map[string]any:
-		for _, key := range slices.Sorted(maps.Keys(said)) {
-			var within reflect.Type
-			switch t.Kind() {
-			case reflect.Map:
-				within = t.Elem()
-			case reflect.Struct:
-				f, ok := t.FieldByNameFunc(func(name string) bool { return strings.EqualFold(wireName(t, name), key) })
-				if !ok {
-					if text, err := json.Marshal(said[key]); err != nil || !zero(text) {
-						return at + "." + key, text
-					}
-					continue
-				}
-				within = f.Type
-			default:
-				return "", nil
+		return beyondObject(said, t, at)
+	}
+	return "", nil
+}
+
+// beyondObject is beyond for a JSON object. A type that is no struct and no map lacks no field.
+func beyondObject(said map[string]any, t reflect.Type, at string) (path string, value []byte) {
+	if t.Kind() != reflect.Map && t.Kind() != reflect.Struct {
+		return "", nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(said)) {
+		member, ok := memberType(t, key)
+		if !ok {
+			if text, err := json.Marshal(said[key]); err != nil || !zero(text) {
+				return at + "." + key, text
 			}
-			if path, value = beyond(said[key], within, at+"."+key); path != "" {
-				return path, value
-			}
+			continue
+		}
+		if path, value = beyond(said[key], member, at+"."+key); path != "" {
+			return path, value
 		}
 	}
 	return "", nil
+}
+
+// memberType returns the type of the member key of a map or a struct; ok is false if a struct has
+// no such field.
+func memberType(t reflect.Type, key string) (member reflect.Type, ok bool) {
+	if t.Kind() == reflect.Map {
+		return t.Elem(), true
+	}
+	f, ok := t.FieldByNameFunc(func(name string) bool { return strings.EqualFold(wireName(t, name), key) })
+	return f.Type, ok
 }
 
 // wireName returns the JSON name of a struct's field.
@@ -110,12 +120,14 @@ func wireName(t reflect.Type, field string) string {
 	return field
 }
 
-// zero reports whether a JSON value is a zero value.
+// zero reports whether a JSON text is a zero value.
 func zero(text json.RawMessage) bool {
 	var v any
-	if json.Unmarshal(text, &v) != nil {
-		return false
-	}
+	return json.Unmarshal(text, &v) == nil && zeroValue(v)
+}
+
+// zeroValue reports whether a decoded JSON value is zero. An object is zero if all members are.
+func zeroValue(v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return true
@@ -127,9 +139,9 @@ func zero(text json.RawMessage) bool {
 		return v == ""
 	case []any:
 		return len(v) == 0
-	case map[string]any: // zero if all members are zero
+	case map[string]any:
 		for _, member := range v {
-			if text, err := json.Marshal(member); err != nil || !zero(text) {
+			if !zeroValue(member) {
 				return false
 			}
 		}

@@ -117,15 +117,21 @@ type containerTest struct {
 }
 
 func (t *containerTest) passes(c shownContainer) bool {
-	if t.never || t.excludes(c) {
-		return false
-	}
-	var labels map[string]string
-	if t.filters["label"] != nil || t.filters["label!"] != nil {
-		labels = c.labels()
-	}
-	return t.likeID(c.ID) && t.likeName(c.name, "/"+c.name) && t.labels(labels) && t.has("status", c.state()) && t.has("health", "none") &&
+	return !t.never && !t.excludes(c) && t.named(c) && t.labelled(c) && t.has("status", c.state()) && t.has("health", "none") &&
 		t.has("network", c.network(), networkID(c.network())) && t.mounted(c) && t.has("isolation", "default", "")
+}
+
+// named tests the filters of ids and names.
+func (t *containerTest) named(c shownContainer) bool {
+	return t.likeID(c.ID) && t.likeName(c.name, "/"+c.name)
+}
+
+// labelled tests the filters of labels.
+func (t *containerTest) labelled(c shownContainer) bool {
+	if t.filters["label"] == nil && t.filters["label!"] == nil {
+		return true // most filters: make no map of labels for every row
+	}
+	return t.labels(c.labels())
 }
 
 // excludes reports whether the image, the exit status or the time of the container is not wanted.

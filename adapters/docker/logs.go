@@ -90,8 +90,7 @@ func printed(l live.LogLine) string {
 	return l.Text + "\n"
 }
 
-// containerLogs answers GET /containers/ID/logs. Log entries of a handler appear as stderr. The
-// engine keeps one log per function, so for an instance the handler selects lines by sandbox.
+// containerLogs answers GET /containers/ID/logs. Log entries of a handler appear as stderr.
 func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
@@ -106,36 +105,47 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	read := func(emit func(live.LogLine) error) error {
-		return s.engine.ContainerLogs(ctx, c.ID, o.LogOptions, emit)
-	}
-	if c.record == nil {
-		o.Sandbox = c.ID
-		read = func(emit func(live.LogLine) error) error { return s.engine.Logs(ctx, c.Function, o.LogOptions, emit) }
-		if o.Follow { // the function's log continues after the instance ends
-			go func() {
-				if _, err := s.engine.Wait(ctx, c.ID); err == nil {
-					cancel()
-				}
-			}()
-		}
-	}
-	w.Header().Set("Content-Type", multiplexedStream)
 	tty := c.record != nil && c.record.Config.TTY
-	if tty || versionOf(r) < 42 {
-		w.Header().Set("Content-Type", rawStream)
-	}
+	w.Header().Set("Content-Type", streamType(r, tty))
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w)
 	if err := flush.Flush(); err != nil {
 		return nil // the client has disconnected
 	}
+	if c.record == nil && o.Follow { // the function's log continues after the instance ends
+		go s.cancelAtEnd(ctx, c.ID, cancel)
+	}
 	out := logWriter{logOptions: o, tty: tty, Writer: bufio.NewWriter(w), flush: flush.Flush}
-	if err := read(out.line); err != nil && r.Context().Err() == nil {
+	if err := s.readLog(ctx, c, o.LogOptions, out.line); err != nil && r.Context().Err() == nil {
 		_, _ = io.WriteString(out.stream(stderr), "error reading the log: "+err.Error()+"\n") // the status was already sent
 	}
 	_ = out.Flush() // the client may have disconnected
 	return nil
+}
+
+// cancelAtEnd calls cancel once the sandbox has ended.
+func (s *server) cancelAtEnd(ctx context.Context, id string, cancel func()) {
+	if _, err := s.engine.Wait(ctx, id); err == nil {
+		cancel()
+	}
+}
+
+// readLog calls emit for the lines of c's log. The engine keeps one log per function, so for an
+// instance readLog selects lines by sandbox.
+func (s *server) readLog(ctx context.Context, c shownContainer, o live.LogOptions, emit func(live.LogLine) error) error {
+	if c.record != nil {
+		return s.engine.ContainerLogs(ctx, c.ID, o, emit)
+	}
+	o.Sandbox = c.ID
+	return s.engine.Logs(ctx, c.Function, o, emit)
+}
+
+// streamType returns the media type of a stream for the client's API version.
+func streamType(r *http.Request, tty bool) string {
+	if tty || versionOf(r) < 42 {
+		return rawStream
+	}
+	return multiplexedStream
 }
 
 // logWriter sends the wanted lines of a log to a client.

@@ -147,6 +147,43 @@ func (s *server) handler(rt route) http.HandlerFunc {
 	}
 }
 
+// exists returns an error if the object in the path does not exist.
+func (s *server) exists(path string, r *http.Request) (err error) {
+	kind, _, _ := strings.Cut(path[1:], "/")
+	if object := cmp.Or(r.PathValue("id"), r.PathValue("name")); object != "" {
+		return s.find(kind, object, r)
+	}
+	rest, _, _ := strings.Cut(r.PathValue("rest"), "/")
+	switch kind {
+	case "commit":
+		_, err = s.container(r.URL.Query().Get("container"))
+	case "exec":
+		err = notFound("No such exec instance: %s", rest)
+	case "plugins":
+		if !slices.Contains([]string{"pull", "create", "privileges"}, rest) {
+			err = notFound("plugin %q not found", rest)
+		}
+	}
+	return err
+}
+
+// find returns an error if the named object does not exist.
+func (s *server) find(kind, object string, r *http.Request) (err error) {
+	switch kind {
+	case "containers":
+		_, err = s.container(object)
+	case "images":
+		_, err = s.image(object)
+	case "volumes":
+		err = findVolume(object)
+	case "networks":
+		if _, err = findNetwork(object); err == nil && r.Method == http.MethodPost {
+			err = s.member(r)
+		}
+	}
+	return err
+}
+
 // member returns an error if the container to connect or disconnect does not exist.
 func (s *server) member(r *http.Request) error {
 	var asked struct{ Container string }
@@ -156,32 +193,6 @@ func (s *server) member(r *http.Request) error {
 		return err
 	}
 	return nil // refused anyway
-}
-
-// exists returns an error if the object in the path does not exist.
-func (s *server) exists(path string, r *http.Request) (err error) {
-	first, _, _ := strings.Cut(path[1:], "/")
-	id, name := r.PathValue("id"), r.PathValue("name")
-	rest, _, _ := strings.Cut(r.PathValue("rest"), "/")
-	switch {
-	case first == "containers" && id != "":
-		_, err = s.container(id)
-	case first == "images" && name != "":
-		_, err = s.image(name)
-	case first == "networks" && id != "":
-		if _, err = findNetwork(id); err == nil && r.Method == http.MethodPost {
-			err = s.member(r)
-		}
-	case first == "volumes" && name != "":
-		err = findVolume(name)
-	case first == "commit":
-		_, err = s.container(r.URL.Query().Get("container"))
-	case first == "exec":
-		err = notFound("No such exec instance: %s", rest)
-	case first == "plugins" && !slices.Contains([]string{"pull", "create", "privileges"}, rest):
-		err = notFound("plugin %q not found", rest)
-	}
-	return err
 }
 
 // refuse returns the error for l, or a 404 if the object in the path does not exist.

@@ -9,6 +9,8 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -172,22 +174,9 @@ func (s imageRoutes) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	if source := q.Get("fromSrc"); source != "" {
 		return s.imageImport(w, r, source)
 	}
-	from := q.Get("fromImage")
-	for _, of := range []string{"repo", "message", "changes"} {
-		if q.Get(of) != "" {
-			return badRequest("%s: only for an import (fromSrc), not for a pull of %s", of, from)
-		}
-	}
-	if from == "" {
-		return badRequest("fromImage or fromSrc is missing: name the image to pull, or - for an archive to import")
-	}
-	parsed, err := reference(from, q.Get("tag"))
+	ref, err := pullReference(q)
 	if err != nil {
 		return err
-	}
-	ref := parsed.String()
-	if parsed.Version == "" && parsed.Digest == "" {
-		return leftOut("pull of all tags", "name a tag: docker pull "+from+":TAG")
 	}
 	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
 	if err != nil {
@@ -206,6 +195,27 @@ func (s imageRoutes) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	}
 	out.send(progress{Status: "Status: " + status + ref})
 	return nil
+}
+
+// pullReference returns the image to pull.
+func pullReference(q url.Values) (string, error) {
+	from := q.Get("fromImage")
+	for _, of := range []string{"repo", "message", "changes"} {
+		if q.Get(of) != "" {
+			return "", badRequest("%s: only for an import (fromSrc), not for a pull of %s", of, from)
+		}
+	}
+	if from == "" {
+		return "", badRequest("fromImage or fromSrc is missing: name the image to pull, or - for an archive to import")
+	}
+	ref, err := reference(from, q.Get("tag"))
+	if err != nil {
+		return "", err
+	}
+	if ref.Version == "" && ref.Digest == "" {
+		return "", leftOut("pull of all tags", "name a tag: docker pull "+from+":TAG")
+	}
+	return ref.String(), nil
 }
 
 // fullDuplex lets a handler answer while the body arrives. Without fullDuplex, net/http reads
@@ -322,32 +332,16 @@ func (s imageRoutes) imageSave(w http.ResponseWriter, r *http.Request) error {
 // imagePush answers POST /images/NAME/push?tag=&platform=. Without a tag, the handler pushes
 // every version of the name.
 func (s imageRoutes) imagePush(w http.ResponseWriter, r *http.Request) error {
-	name := r.PathValue("name")
 	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
 	if err != nil {
 		return err
 	}
-	name = oci.Familiar(name)
-	var refs []string
+	name := oci.Familiar(r.PathValue("name"))
+	refs := s.versionsOf(name)
 	if tag := r.URL.Query().Get("tag"); tag != "" {
 		refs = []string{name + ":" + tag}
-	} else {
-		images, _ := s.engine.ImageList()
-		for _, img := range images {
-			for _, ref := range img.Names {
-				if repositoryOf(ref) == name || ref == name {
-					refs = append(refs, ref)
-				}
-			}
-		}
 	}
-	known := 0
-	for _, ref := range refs {
-		if _, err := s.engine.Image(ref); err == nil {
-			known++
-		}
-	}
-	if known == 0 {
+	if !slices.ContainsFunc(refs, func(ref string) bool { _, err := s.engine.Image(ref); return err == nil }) {
 		return notFound("An image does not exist locally with the tag: %s", name)
 	}
 	if err := oci.CheckPlatform(r.URL.Query().Get("platform")); err != nil {
@@ -360,6 +354,19 @@ func (s imageRoutes) imagePush(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return nil
+}
+
+// versionsOf returns the references of all images with the name, in any version.
+func (s imageRoutes) versionsOf(name string) (refs []string) {
+	images, _ := s.engine.ImageList()
+	for _, img := range images {
+		for _, ref := range img.Names {
+			if repositoryOf(ref) == name || ref == name {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
 }
 
 func (s imageRoutes) pushOne(ctx context.Context, out *progressOut, ref string, auth *oci.Auth) error {
