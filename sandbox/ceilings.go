@@ -51,13 +51,13 @@ func (c *ceiling) check(value int64) Check {
 		out.Found = c.setting + " sets no bound"
 	}
 	if !out.OK {
-		out.Next = fmt.Sprintf("write into /etc/sysctl.d/60-fre.conf, then run sysctl --system: %s = %s", c.setting, c.value(manySandboxes*c.each))
+		out.Next = fmt.Sprintf("write into /etc/sysctl.d/60-fre.conf, then run sysctl --system: %s = %s", c.setting, c.settingOf(manySandboxes*c.each))
 	}
 	return out
 }
 
-// value returns the value of the setting that gives want.
-func (c *ceiling) value(want int64) string {
+// settingOf returns the value of the setting that gives want.
+func (c *ceiling) settingOf(want int64) string {
 	if c.field == 2 { // low, pressure, high
 		return fmt.Sprintf("%d %d %d", want/2, want*3/4, want)
 	}

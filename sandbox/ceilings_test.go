@@ -23,7 +23,7 @@ func TestCeilings(t *testing.T) {
 		}
 	}
 	tcp := &ceiling{setting: "net.ipv4.tcp_mem", field: 2, each: 128}
-	if got, want := tcp.value(128000), "64000 96000 128000"; got != want {
+	if got, want := tcp.settingOf(128000), "64000 96000 128000"; got != want {
 		t.Errorf("tcp_mem: %q, want %q", got, want)
 	}
 }

@@ -14,13 +14,6 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// Cost is the time that a frequent operation of the engine takes on this host.
-type Cost struct {
-	Time time.Duration // a median; 0 if Err is set
-	Of   string        // name of the operation, for people
-	Err  error         // reason why the measurement failed
-}
-
 // Costs measures parts of starts, of bind mounts and of file operations, and returns them by
 // the id of their [Check]. dir must be a directory of the caller on the state directory's file
 // system; Costs leaves dir empty and attaches no mount. Costs needs root and takes some tenths
@@ -79,13 +72,6 @@ func costOf(n int, do func() error) (time.Duration, error) {
 	}
 	slices.Sort(samples)
 	return samples[len(samples)/2], nil
-}
-
-func closing(fd int, err error) error {
-	if err != nil {
-		return err
-	}
-	return unix.Close(fd)
 }
 
 // processCosts has fre-spawner measure operations too short to measure in Go. The result is

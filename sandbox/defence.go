@@ -2,30 +2,11 @@ package sandbox
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"math/bits"
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fre-engine/fre/sandbox/seccomp"
-)
-
-// Defence is a set of a sandbox's protections besides its namespaces.
-type Defence uint32
-
-// The defences. [Spec] itself selects limits and network.
-const (
-	DefenceSeccomp      Defence = 1 << iota // the system call filter
-	DefenceLandlock                         // no signal to outside, no connection to abstract sockets outside
-	DefenceCapabilities                     // no capabilities, not even over the tenant's own user namespace
-	DefenceNoNewPrivs                       // execve grants nothing; required by the filter and by Landlock
-	DefenceNoSuid                           // nosuid and nodev on every mount
-	DefenceReadOnlyRoot                     // a read-only root and /dev
-	DefenceProcSubset                       // /proc shows only processes
-	DefenceKeyring                          // a session keyring of its own
 )
 
 // landlockScopes is the first ABI of Landlock with all features that FRE uses.
@@ -88,17 +69,6 @@ func (spec *Spec) filter() int16 {
 	return int16(spec.Policy)
 }
 
-// mountAttr removes from the attributes of a mount the defences in spec.Without.
-func (spec *Spec) mountAttr(attr uint64) uint64 {
-	if spec.Without&DefenceNoSuid != 0 {
-		attr &^= unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
-	}
-	if spec.Without&DefenceReadOnlyRoot != 0 {
-		attr &^= unix.MOUNT_ATTR_RDONLY
-	}
-	return attr
-}
-
 // newFilters encodes the filters, one for each policy, in the format of wire.h. The result is a
 // sealed memory file; the caller closes the file.
 func newFilters() (*os.File, error) {
@@ -117,27 +87,4 @@ func newFilters() (*os.File, error) {
 		}
 	}
 	return sealedFile("fre-filters", b)
-}
-
-// sealedFile returns b as a memory file that no process can change, not even a process that
-// finds the file through /proc. The caller closes the file.
-func sealedFile(name string, b []byte) (_ *os.File, err error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("memfd_create: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close())
-		}
-	}()
-	if _, err := f.Write(b); err != nil {
-		return nil, err
-	}
-	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, fmt.Errorf("seal %s: %w", name, err)
-	}
-	return f, nil
 }

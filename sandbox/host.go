@@ -1,9 +1,6 @@
 package sandbox
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,8 +8,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -43,13 +38,6 @@ type Config struct {
 	Egress   egress.Config // for sandboxes with egress; Open sets Name and Log by default
 	OwnBase  uint32        // first host id of sandboxes with User.Own; default 0x80000000
 }
-
-// startsPerCPU bounds the concurrent starts for each CPU; further starts wait. Measured: 256
-// attached starts at once on two CPUs, median/slowest in ms, medians of three times six bursts
-// of bench/start. 1 for each CPU: 138/254, 2: 159/288, 4: 166/309, 16: 165/301, unlimited:
-// 185/289. Not 1, because a single start that waits for a disk would then idle half the
-// machine.
-const startsPerCPU = 2
 
 // Host starts sandboxes. Its methods are safe for concurrent use.
 type Host struct {
@@ -100,142 +88,8 @@ type userns struct {
 	err  error
 }
 
-// Open removes the leftovers of a crashed engine with the same Dir, mounts the shared /dev
-// below Dir in the caller's mount namespace (see [Isolate]), starts the spawners and fills the
-// pools. Open needs root.
-func Open(cfg Config) (host *Host, err error) {
-	if err := cfg.complete(); err != nil {
-		return nil, err
-	}
-	h := &Host{
-		cfg: cfg, log: cfg.Log, own: ranges{first: cfg.OwnBase},
-		ids: map[string]*Sandbox{}, users: map[string]*userns{},
-		slots: make([]slot, cfg.Spawners), startWithin: startWithin,
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, h.Close())
-		}
-	}()
-	if err := unix.SchedGetaffinity(0, &h.cpus); err != nil {
-		return nil, fmt.Errorf("read the engine's CPUs: %w", err)
-	}
-	bounds, err := h.bounds()
-	if err != nil {
-		return nil, err
-	}
-	room := cutLimits(Limits{MemoryBytes: math.MaxInt64, Pids: math.MaxInt64}, bounds)
-	h.cfg.sizePools(room.MemoryBytes, room.Pids)
-	h.admitted = make(chan struct{}, startsPerCPU*h.cpus.Count())
-	if err := h.openHelpers(); err != nil {
-		return nil, err
-	}
-	if err := h.makeDirs(); err != nil {
-		return nil, err
-	}
-	if h.cgroups, err = cgroup.Open(cgroup.Config{
-		Parent: cfg.CgroupParent, Size: h.cfg.PoolSize, Optional: cfg.Optional, Log: cfg.Log, Busy: h.Busy,
-	}); err != nil {
-		return nil, err
-	}
-	h.networks = netns.Open(netns.Config{Size: h.cfg.PoolSize, Log: cfg.Log, Busy: h.Busy})
-	if err := h.startSpawners(); err != nil {
-		return nil, err
-	}
-	h.parked = openParked(h, h.cfg.PoolSize, h.cfg.Parked)
-	return h, nil
-}
-
-// complete sets the defaults of a Config.
-func (cfg *Config) complete() (err error) {
-	if cfg.Dir == "" {
-		return errors.New("sandbox: Config.Dir is required")
-	}
-	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
-		return err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Egress.Log == nil {
-		cfg.Egress.Log = cfg.Log
-	}
-	// Names on the host for the engine of this directory.
-	sum := sha256.Sum256([]byte(cfg.Dir))
-	name := "fre-" + hex.EncodeToString(sum[:6])
-	cfg.CgroupParent = cmp.Or(cfg.CgroupParent, name)
-	cfg.Egress.Name = cmp.Or(cfg.Egress.Name, name[:15]) // the most bytes in the name of a link
-	// A spawner waits for each child's execve. Slowest of 256 starts at once on two CPUs,
-	// in ms, one spawner/two spawners: 530/457, 1062/763, 814/748, 771/824; of 64 starts:
-	// 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst on a busy machine). The difference
-	// is noise, but with two spawners the death of one costs only half of the sandboxes.
-	cfg.Spawners = cmp.Or(cfg.Spawners, min(2, runtime.NumCPU()))
-	cfg.OwnBase = cmp.Or(cfg.OwnBase, 0x80000000)
-	return nil
-}
-
-// openHelpers starts the thread that enters namespaces, and opens the spawner's program and the
-// system call filters.
-func (h *Host) openHelpers() (err error) {
-	if h.visitor, err = newVisitor(); err != nil {
-		return err
-	}
-	if h.program, err = openProgram(); err != nil {
-		return err
-	}
-	h.filters, err = newFilters()
-	return err
-}
-
-// makeDirs removes the mounts of a crashed engine, and makes the directories and mounts that all
-// sandboxes share.
-func (h *Host) makeDirs() (err error) {
-	dir := h.cfg.Dir
-	for _, old := range []string{devDir(dir), procDir(dir), layersDir(dir)} {
-		if err := removeMounts(old); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(layersDir(dir), 0o700); err != nil {
-		return err
-	}
-	if err := makeDev(devDir(dir)); err != nil {
-		return err
-	}
-	if h.devices, err = openDevices(devDir(dir)); err != nil {
-		return err
-	}
-	h.proc, err = openProcFiles(procDir(dir), h.log)
-	return err
-}
-
-func (h *Host) startSpawners() error {
-	for i := range h.slots {
-		s, err := h.spawner(uint64(i))
-		if err != nil {
-			return err
-		}
-		var files unix.Rlimit
-		if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
-			return fmt.Errorf("read the spawner's limits: %w", err)
-		}
-		h.maxFiles = int64(min(files.Max, math.MaxInt64))
-	}
-	return nil
-}
-
 // Cgroups returns the number of cgroups, leased or ready.
 func (h *Host) Cgroups() (int, error) { return h.cgroups.Count() }
-
-// openDevices makes a separate mount of dev. A file opened there shows no path of the host in
-// the /proc/self/fd of a sandbox.
-func openDevices(dev string) (*os.File, error) {
-	tree, err := cloneTree(dev, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(tree), "devices"), nil
-}
 
 // spawner returns the spawner for a turn, and restarts a spawner that has ended.
 func (h *Host) spawner(turn uint64) (*spawner, error) {
@@ -261,44 +115,6 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 // startWithin bounds the wait for a spawner's answer, which normally takes a millisecond. A
 // spawner that is stopped or stuck in the kernel must not block the engine.
 const startWithin = time.Minute
-
-func (spec *Spec) setDefaults() {
-	if spec.Dir == "" {
-		spec.Dir = "/"
-	}
-	if spec.Hostname == "" {
-		spec.Hostname = "fre"
-	}
-	if spec.Network == "" {
-		spec.Network = NetworkNone
-	}
-	spec.Limits.setDefaults()
-	if spec.Scratch != nil {
-		s := *spec.Scratch // a copy: leave the caller's Scratch unchanged
-		s.setDefaults()
-		spec.Scratch = &s
-	}
-}
-
-func (l *Limits) setDefaults() {
-	for _, d := range []struct {
-		field *int64
-		value int64
-	}{
-		{&l.MemoryBytes, 128 << 20},
-		{&l.CPUMillis, 1000},
-		{&l.Pids, 64},
-		{&l.TmpBytes, 64 << 20},
-		{&l.Files, 1024},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	if l.TmpInodes == 0 {
-		l.TmpInodes = max(l.TmpBytes/4096, 16)
-	}
-}
 
 // register assigns the sandbox's name and counts its start as in progress.
 func (h *Host) register(s *Sandbox, id string) error {
@@ -327,30 +143,6 @@ func (h *Host) forget(s *Sandbox) {
 	}
 }
 
-// identity returns the user namespace and the first host id of a sandbox. With User.Own the
-// message owns both until the sandbox owns them.
-func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
-	if !u.Own {
-		file, err := h.userns(u)
-		return file, u.HostBase, err
-	}
-	base, err := h.own.acquire()
-	if err != nil {
-		return nil, 0, err
-	}
-	file, err := newUserns(h.program, base, 0)
-	if err != nil {
-		h.own.release(base)
-		return nil, 0, err
-	}
-	m.userns, m.base = file, base
-	m.undo = append(m.undo, func() {
-		_ = file.Close()
-		h.own.release(base)
-	})
-	return file, base, nil
-}
-
 // userns returns the tenant's user namespace; the tenant's first sandbox makes the namespace.
 func (h *Host) userns(u User) (*os.File, error) {
 	if u.HostBase > math.MaxUint32-idCount {
@@ -374,52 +166,4 @@ func (h *Host) userns(u User) (*os.File, error) {
 		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
 	}
 	return n.file, nil
-}
-
-// Close waits for starts in progress, kills every sandbox, waits until all have been reaped,
-// and removes the objects that Open made.
-func (h *Host) Close() error {
-	h.mu.Lock()
-	if h.closed {
-		h.mu.Unlock()
-		return nil
-	}
-	h.closed = true
-	h.mu.Unlock()
-	h.starting.Wait()
-	if h.parked != nil {
-		h.parked.close()
-	}
-	h.stopSpawners()
-	if h.visitor != nil {
-		h.visitor.close()
-	}
-	var err error
-	if h.cgroups != nil {
-		err = errors.Join(err, h.cgroups.Close())
-	}
-	if h.networks != nil {
-		h.networks.Close()
-	}
-	err = errors.Join(err, h.wayOut.close(h.cfg.Dir))
-	for _, u := range h.users {
-		_ = u.file.Close() // of a nil file: an error
-	}
-	for _, f := range []*os.File{h.program, h.filters, h.devices} {
-		_ = f.Close()
-	}
-	if h.proc != nil {
-		err = errors.Join(err, h.proc.close())
-	}
-	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(procDir(h.cfg.Dir)), removeMounts(layersDir(h.cfg.Dir)))
-}
-
-func (h *Host) stopSpawners() {
-	for i := range h.slots {
-		if s := h.slots[i].s; s != nil {
-			_ = s.conn.Close() // the spawner ends at end of file; the reader waits for that
-		}
-	}
-	h.reading.Wait()
-	h.ending.Wait()
 }

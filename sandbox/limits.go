@@ -180,29 +180,6 @@ func hostPids() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// roomFor reduces a number of ready objects, each at most as large as a parked sandbox, to the
-// room of the host: a twentieth of the memory, an eighth of the process ids.
-func roomFor(want int, memory, pids int64) int {
-	return int(min(int64(want), memory/20/parkedBytes, pids/8))
-}
-
-// sizePools sets the default sizes of the pools. If memory or process ids do not suffice,
-// sizePools reduces the sizes and logs a warning.
-func (cfg *Config) sizePools(memory, pids int64) {
-	cut := func(what string, want, least int) int {
-		most := max(roomFor(want, memory, pids), least)
-		if most < want {
-			cfg.Log.Warn("fewer are kept ready than configured: the host has no room for more", "what", what, "configured", want, "at_most", most,
-				"memory_bytes", memory, "process_ids", pids)
-		}
-		return most
-	}
-	if cfg.PoolSize == 0 {
-		cfg.PoolSize = 16
-	}
-	cfg.PoolSize = cut("cgroups and network namespaces", cfg.PoolSize, 1)
-	if cfg.Parked == 0 {
-		cfg.Parked = 4 * cfg.PoolSize
-	}
-	cfg.Parked = cut("parked sandboxes", max(cfg.Parked, 0), 0)
+func (l Limits) cgroup() cgroup.Limits {
+	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids}
 }

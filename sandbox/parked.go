@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -295,56 +294,6 @@ func (s *parkedSandboxes) close() {
 	}
 }
 
-// park makes a parked sandbox: bare if spec is nil, else attached for spec.
-func (h *Host) park(spec *Spec) (*parkedSandbox, error) {
-	limits := Limits{}
-	kind := StartBare
-	if spec != nil {
-		limits, kind = spec.Limits, StartAttached
-	}
-	limits.setDefaults()
-	sb := h.newSandbox(kind)
-	m := newStartMessage(kindPark, sb.number)
-	defer m.close()
-	err := h.join(sb, m, limits.cgroup())
-	if err == nil && spec != nil {
-		if err = h.furnish(sb, m, spec); err == nil {
-			sb.own(m)
-		}
-	}
-	ps, theirs := &parkedSandbox{sb: sb, control: -1}, [2]int{-1, -1}
-	if err == nil {
-		theirs, err = ps.connect()
-	}
-	if err != nil {
-		sb.release()
-		return nil, fmt.Errorf("park: %w", err)
-	}
-	m.header.FDControl, m.header.FDReports = m.fd(theirs[0]), m.fd(theirs[1])
-	m.seal()
-	sp, err := h.send(sb, m)
-	for _, fd := range theirs {
-		unix.Close(fd)
-	}
-	if err != nil {
-		sb.release()
-		ps.close()
-		return nil, fmt.Errorf("park: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), h.startWithin)
-	defer cancel()
-	if err = h.answered(ctx, sb, sp); err == nil {
-		if err = ps.awaitParked(ctx); err == nil {
-			sb.parked.Store(true)
-			return ps, nil
-		}
-		sb.Kill()
-		<-sb.done
-	}
-	ps.close()
-	return nil, fmt.Errorf("park: %w", err)
-}
-
 // connect makes the control socket and the pipe. The caller closes the result, the parked
 // sandbox's ends.
 func (ps *parkedSandbox) connect() (theirs [2]int, err error) {
@@ -451,72 +400,11 @@ func (spec *Spec) fitsParked() bool {
 	return count+standard <= maxParkedStrings && size+standard <= maxParkedPayload
 }
 
-// startParked turns a leased parked sandbox into the sandbox of spec.
-func (h *Host) startParked(ctx context.Context, ps *parkedSandbox, spec *Spec, clock *clock) (*Sandbox, error) {
-	s := ps.sb
-	s.parked.Store(false)
-	if err := h.register(s, spec.ID); err != nil {
-		ps.drop()
-		return nil, err
-	}
-	defer h.starting.Done()
-	defer ps.close()
-	m := newStartMessage(kindRun, s.number)
-	defer m.close()
-	err := h.prepareRun(s, m, spec)
-	clock.mark("prepared")
-	if err == nil {
-		err = ps.run(ctx, m, clock)
-		runtime.KeepAlive(spec) // the kernel uses spec's files by number
-	}
-	if err != nil {
-		ps.drop()
-		h.forget(s) // the next way to start the sandbox needs the name
-		return nil, err
-	}
-	return s.begun(spec, clock), nil
-}
-
-func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
-	if s.kind == StartBare {
-		if err := s.setLimits(spec.Limits); err != nil {
-			return err
-		}
-		if err := h.furnish(s, m, spec); err != nil {
-			return err
-		}
-		if !s.own(m) {
-			return errParkedGone
-		}
-	}
-	if err := h.execution(s, m, spec); err != nil {
-		return err
-	}
-	m.seal()
-	return nil
-}
-
-// setLimits changes the limits of a parked sandbox. The error is errParkedGone if the sandbox
-// has ended, since its group may already have another lessee, or if the group uses more memory
-// than l.
-func (s *Sandbox) setLimits(l Limits) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.released {
-		return errParkedGone
-	}
-	err := s.group.SetLimits(l.cgroup())
-	if errors.Is(err, unix.EBUSY) {
-		return errParkedGone // unusable: the caller drops the parked sandbox
-	}
-	return err
-}
-
 // run sends RUN and waits for the end of the parked sandbox's reports, which comes with execve.
 // A parked sandbox that is killed after reading RUN counts as started; the end of the sandbox
 // reports the rest.
 func (ps *parkedSandbox) run(ctx context.Context, m *startMessage, clock *clock) error {
-	packet, err := m.bytes(true)
+	packet, err := m.encode(true)
 	if err != nil {
 		return err
 	}
@@ -564,4 +452,20 @@ func (ps *parkedSandbox) tookIt() error {
 		}
 	}
 	return errHung
+}
+
+// setLimits changes the limits of a parked sandbox. The error is errParkedGone if the sandbox
+// has ended, since its group may already have another lessee, or if the group uses more memory
+// than l.
+func (s *Sandbox) setLimits(l Limits) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.released {
+		return errParkedGone
+	}
+	err := s.group.SetLimits(l.cgroup())
+	if errors.Is(err, unix.EBUSY) {
+		return errParkedGone // unusable: the caller drops the parked sandbox
+	}
+	return err
 }

@@ -37,7 +37,7 @@ type procFiles struct {
 
 	mu     sync.Mutex
 	closed bool
-	failed bool        // the latest refresh failed
+	stale  bool        // the latest refresh failed
 	timer  *time.Timer // triggers refreshes while views exist
 	views  map[*procView]bool
 	cpus   map[int64]*os.File // the file stat for each number of CPUs
@@ -260,10 +260,10 @@ func (p *procFiles) look() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil && !p.failed {
+	if err != nil && !p.stale {
 		p.log.Error("files of sandboxes in /proc are not kept up to date", "dir", p.dir, "error", err)
 	}
-	if p.failed = err != nil; len(p.views) > 0 && !p.closed {
+	if p.stale = err != nil; len(p.views) > 0 && !p.closed {
 		p.timer.Reset(refreshEvery + time.Duration(len(p.views))*refreshEach)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // programs holds fre-spawner, the spawner, compiled by `make build`. On a fresh clone the
@@ -40,4 +42,27 @@ func spawnerCommand(program *os.File, files []*os.File, args ...string) *exec.Cm
 		Dir:        "/",
 		ExtraFiles: append(slices.Clone(files), program),
 	}
+}
+
+// sealedFile returns b as a memory file that no process can change, not even a process that
+// finds the file through /proc. The caller closes the file.
+func sealedFile(name string, b []byte) (_ *os.File, err error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if _, err := f.Write(b); err != nil {
+		return nil, err
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, fmt.Errorf("seal %s: %w", name, err)
+	}
+	return f, nil
 }

@@ -8,139 +8,404 @@
 package sandbox
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/fre-engine/fre/sandbox/egress"
-	"github.com/fre-engine/fre/sandbox/seccomp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
+	"github.com/fre-engine/fre/sandbox/netns"
 )
 
-// Network is the kind of a sandbox's network namespace.
-type Network string
+// StartKind tells how much of a sandbox existed before its start.
+type StartKind string
 
-// The networks a sandbox can have.
+// The kinds of a start.
 const (
-	NetworkNone   Network = "none"   // a pooled namespace with loopback only
-	NetworkEgress Network = "egress" // a pooled namespace with a way to the public internet
-	NetworkHost   Network = "host"   // the host's own namespace, without any isolation
+	StartSpawner  StartKind = "spawner"  // nothing existed: the spawner made the whole sandbox
+	StartBare     StartKind = "bare"     // a bare parked sandbox, for any image and tenant
+	StartAttached StartKind = "attached" // a parked sandbox with this image, tenant and limits
+	StartForked   StartKind = "forked"   // a fork of another sandbox's process
 )
 
-// Spec describes one sandbox. Rootfs, Args and User are required.
-type Spec struct {
-	ID      string   // unique name; "" lets Start choose one
-	Rootfs  string   // directory that becomes the root; read-only without Scratch
-	Scratch *Scratch // makes the root writable
-	// Args[0] is a path inside the root, relative to Dir unless absolute. Without a slash,
-	// Start searches PATH of Env (execvp(3)).
-	Args     []string
-	Env      []string // KEY=value
-	Dir      string   // working directory, "/" if empty
-	Hostname string   // "fre" if empty
-	User     User     // identity of the processes
-	Groups   []uint32 // supplementary groups, MaxGroups at most
-	Work     string   // host directory mounted at /work; "" for none
-	Mounts   []Mount  // further binds
-	// Secrets are files in memory, in /run/secrets. A sandbox with secrets uses no attached
-	// parked sandbox.
-	Secrets []Secret
-	Limits  Limits
-	// Repeats means that similar starts are likely: the Host keeps parked sandboxes for them.
-	// The Host ignores Repeats if the Spec has Mounts, Secrets, Groups, Capabilities,
-	// WorkOwner, WorkReadOnly, Scratch, TTY or ProcFiles.
-	Repeats bool
-	Pin     bool           // stay on one CPU for a short while, for a faster start
-	Trace   bool           // record the time of each step of the start, for [Sandbox.Trace]
-	Network Network        // NetworkNone if empty
-	Egress  egress.Policy  // allowed destinations of NetworkEgress; Rootfs needs an /etc/resolv.conf
-	Policy  seccomp.Policy // system calls; seccomp.Default if zero
+// Sandbox is one isolated process tree. Its methods are safe for concurrent use, even after the
+// end of the sandbox. A sandbox frees all its resources when it ends.
+type Sandbox struct {
+	host   *Host
+	id     string // "" while parked
+	number uint64 // number in the protocol of the spawner
+	kind   StartKind
+	clock  *clock      // nil without Spec.Trace
+	parked atomic.Bool // parked, waiting for use
 
-	// Without removes defences. Without is for tests alone, which show the worth of each
-	// defence: no configuration, interface or template may set Without (TestWithoutIsForTests).
-	Without Defence
+	mounts  []Mount     // for the error of a failed step
+	args0   string      // for the error of a failed step
+	userns  *os.File    // the sandbox's own; nil if the tenant's
+	base    uint32      // first host id of the sandbox's own range; 0 if the tenant's
+	user    User        // identity of the processes
+	limits  Limits      // in force; guarded by mu after the start
+	server  *forkServer // only of a fork server
+	parent  *Sandbox    // only of a fork: the fork server
+	process uint64      // only of a fork: inode of its pidfd, never reused
 
-	// WorkMapped is Mount.Mapped for /work. With WorkMapped and a WorkOwner above 0, all files
-	// in /work have that id on disk and belong to User inside the sandbox; other ids own no
-	// files there.
-	WorkMapped bool
-	WorkOwner  uint32
+	mu       sync.Mutex
+	released bool             // release has run
+	group    *cgroup.Group    // leased until the end
+	network  lease            // leased until the end
+	netns    *netns.Namespace // only of a fork
+	pidfd    int              // -1 before the start and after the end
+	tmp      int              // mount of /tmp; -1 after the end
+	scratch  *scratchLayer    // scratch in memory; nil if none and after the end
+	view     *procView        // with Spec.ProcFiles
+	unpin    *time.Timer      // pending release to all CPUs
+	killed   bool
+	err      error // reason of a failed start
+	pid      int
 
-	WorkReadOnly bool // /work is read-only
-
-	// ProcFiles adds the files of /proc that ordinary tools read (free, top, df). The files
-	// show Limits instead of the host. Without ProcFiles, /proc shows only processes.
-	ProcFiles bool
-
-	// Opens records the files that are opened in the root. The Spec must then have neither
-	// Scratch nor Forks. The sandbox uses no parked sandbox.
-	Opens *Opens
-
-	// Background gives every other sandbox the CPU first, until Furnish.
-	Background bool
-	// Forks makes the sandbox a fork server: its program may have that many children at once
-	// that become sandboxes (see [Sandbox.Fork]). A fork server has a user namespace of its
-	// own, and CAP_SYS_ADMIN inside.
-	Forks int
-
-	// Capabilities are the capabilities of uid 0, at most ContainerCapabilities. A sandbox with
-	// another UID has none.
-	Capabilities Capabilities
-
-	// TTY makes Stdin the controlling terminal of the sandbox. Stdin must be a terminal that is
-	// not yet the controlling terminal of any process.
-	TTY bool
-
-	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null if nil). Channel becomes fd 3
-	// (closed if nil). Start duplicates the files; the caller keeps its own.
-	Stdin, Stdout, Stderr, Channel *os.File
+	ready  chan struct{} // closed after the start has succeeded or failed
+	done   chan struct{} // closed after the end, when status is set
+	status ExitStatus
 }
 
-// MaxGroups is the most supplementary groups of a sandbox.
-const MaxGroups = 16
+// Stats is the current usage of a sandbox.
+type Stats struct {
+	MemoryBytes int64         // charge of the cgroup, which includes the files in /tmp
+	MaxMemory   int64         // peak
+	OOMKills    int64         // processes killed by the memory limit
+	CPU         time.Duration // user and system time since the start
+	Processes   int           // processes alive
+	TmpBytes    int64         // used in /tmp
+	TmpInodes   int64         // files and directories in /tmp
 
-// User selects the user namespace and the identity inside. Each tenant has one user namespace,
-// kept for the life of the [Host]. Ids 0 to 65535 inside are the host ids from HostBase on.
-type User struct {
-	Tenant   string // key of the tenant's user namespace
-	HostBase uint32 // first host id of the tenant's range
-	UID, GID uint32 // inside the namespace
-
-	// Own gives the sandbox a user namespace of its own, instead of Tenant and HostBase. Its
-	// range of host ids (Config.OwnBase) belongs to no other live sandbox of the Host.
-	Own bool
+	// Written to a root with a Scratch in memory.
+	ScratchBytes, ScratchInodes int64
 }
 
-// Mount binds a host directory or file into the sandbox, nosuid and nodev. The mount point
-// Target must exist in Rootfs, unless the Spec has a Scratch.
-type Mount struct {
-	Source   string
-	Target   string
-	Writable bool
+// ID returns the sandbox's unique name.
+func (s *Sandbox) ID() string { return s.id }
 
-	// Mapped interprets the owners of Source's files as ids inside the sandbox's user namespace
-	// (mount_setattr(2), MOUNT_ATTR_IDMAP), so that the same files suit every tenant. [CanMap]
-	// reports whether Source's file system supports Mapped.
-	Mapped bool
+// Kind returns the kind of the start.
+func (s *Sandbox) Kind() StartKind { return s.kind }
+
+// Trace returns the steps of the start; nil without Spec.Trace.
+func (s *Sandbox) Trace() []TraceStep {
+	if s.clock == nil {
+		return nil
+	}
+	return s.clock.marks
 }
 
-// Limits are the limits of a sandbox; zero means the documented default.
-type Limits struct {
-	MemoryBytes int64 // memory and swap together; default 128 MiB
-	CPUMillis   int64 // thousandths of one CPU; default 1000
-	Pids        int64 // processes and threads; default 64
-	TmpBytes    int64 // size of /tmp; default 64 MiB
-	TmpInodes   int64 // files in /tmp; default TmpBytes/4096
-	Files       int64 // open files per process; default 1024
+// Done returns a channel that is closed after the end of the whole process tree.
+func (s *Sandbox) Done() <-chan struct{} { return s.done }
+
+// Status waits for the end of the sandbox and returns the exit status.
+func (s *Sandbox) Status() ExitStatus {
+	<-s.done
+	return s.status
 }
 
-// ExitStatus is the result of a sandbox's first process, and the resources used.
-type ExitStatus struct {
-	Code      int  // exit status, -1 after a signal
-	Signal    int  // signal number, 0 after an exit
-	OOMKilled bool // the memory limit killed a process, and the first process failed
-	// CPU is user and system time. After exit status 0, CPU includes only processes that were
-	// waited for; a fork's CPU is always complete.
-	CPU time.Duration
-	// MaxMemory is the peak in bytes. After exit status 0, MaxMemory is the peak of the largest
-	// process; a fork's MaxMemory is that of its cgroup, if known.
-	MaxMemory int64
+// PID returns the first process's id in the engine's pid namespace. After the end PID returns
+// the id only if an earlier call did, else 0.
+func (s *Sandbox) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pidLocked()
 }
+
+func (s *Sandbox) pidLocked() int {
+	if s.pid == 0 && s.pidfd >= 0 {
+		s.pid = pidOf(s.pidfd)
+	}
+	return s.pid
+}
+
+// pidOf returns the id of a pidfd's process; 0 if the process is gone. Before Linux 6.13 the
+// source is the line "Pid:" of fdinfo (pidfd_open(2)).
+func pidOf(pidfd int) int {
+	asked := unix.PidfdInfo{Mask: unix.PIDFD_INFO_PID}
+	if unix.IoctlPidfdInfo(pidfd, &asked) == nil {
+		return int(asked.Tgid)
+	}
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(pidfd))
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(info) {
+		if value, ok := bytes.CutPrefix(line, []byte("Pid:")); ok {
+			pid, err := strconv.Atoi(string(bytes.TrimSpace(value)))
+			if err != nil {
+				return 0
+			}
+			return max(pid, 0)
+		}
+	}
+	return 0
+}
+
+// Kill ends the whole tree with SIGKILL, without waiting. The first process is pid 1 of its
+// namespace, and no process of the namespace outlives pid 1. Kill has no effect on an ended
+// sandbox.
+func (s *Sandbox) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.killed = true
+	if s.pidfd >= 0 {
+		_ = unix.PidfdSendSignal(s.pidfd, unix.SIGKILL, nil, 0) // ESRCH: the process has ended
+	}
+}
+
+// Signal sends sig to the first process. As pid 1, the process receives only SIGKILL and
+// signals for which it has a handler. The error is os.ErrProcessDone if the process has ended.
+func (s *Sandbox) Signal(sig unix.Signal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd < 0 {
+		return os.ErrProcessDone
+	}
+	err := unix.PidfdSendSignal(s.pidfd, sig, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	if err != nil {
+		return fmt.Errorf("signal sandbox %s: %w", s.id, err)
+	}
+	return nil
+}
+
+// Stats returns the current usage, by a few system calls. The error is os.ErrProcessDone if the
+// sandbox has ended.
+func (s *Sandbox) Stats() (Stats, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp < 0 {
+		return Stats{}, os.ErrProcessDone
+	}
+	usage, err := s.group.Stats()
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+	}
+	processes, err := s.group.Processes()
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+	}
+	tmp, err := s.tmpSizeLocked()
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+	}
+	stats := Stats{
+		MemoryBytes: usage.MemoryBytes,
+		MaxMemory:   usage.MaxMemory,
+		OOMKills:    usage.OOMKills,
+		CPU:         usage.CPU,
+		Processes:   len(processes),
+		TmpBytes:    tmp.Bytes,
+		TmpInodes:   tmp.Inodes,
+	}
+	if s.scratch != nil {
+		scratch, err := s.scratch.size()
+		if err != nil {
+			return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+		}
+		stats.ScratchBytes, stats.ScratchInodes = scratch.Bytes, scratch.Inodes
+	}
+	return stats, nil
+}
+
+// Size returns the usage of /tmp and of a root with a Scratch in memory, by one system call for
+// each. The cost does not depend on the number of files, since the file systems keep count. The
+// error is os.ErrProcessDone if the sandbox has ended.
+func (s *Sandbox) Size() (Size, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp < 0 {
+		return Size{}, os.ErrProcessDone
+	}
+	size, err := s.tmpSizeLocked()
+	if err == nil && s.scratch != nil {
+		var scratch Size
+		scratch, err = s.scratch.size()
+		size.Bytes, size.Inodes = size.Bytes+scratch.Bytes, size.Inodes+scratch.Inodes
+	}
+	if err != nil {
+		return Size{}, fmt.Errorf("size of sandbox %s: %w", s.id, err)
+	}
+	return size, nil
+}
+
+func (s *Sandbox) tmpSizeLocked() (Size, error) {
+	size, err := sizeOf(s.tmp)
+	size.Inodes-- // the root itself
+	return size, err
+}
+
+// Tmp opens the sandbox's /tmp, as O_PATH. The contents exist at least until the caller closes
+// the file. The error is os.ErrProcessDone if the sandbox has ended.
+func (s *Sandbox) Tmp() (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp < 0 {
+		return nil, os.ErrProcessDone
+	}
+	fd, err := unix.FcntlInt(uintptr(s.tmp), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("/tmp of sandbox %s: %w", s.id, err)
+	}
+	return os.NewFile(uintptr(fd), "/tmp"), nil
+}
+
+// Processes lists the ids of the sandbox's processes in the engine's pid namespace. The error
+// is os.ErrProcessDone if the sandbox has ended.
+func (s *Sandbox) Processes() ([]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd < 0 {
+		return nil, os.ErrProcessDone
+	}
+	ids, err := s.group.Processes()
+	if err != nil {
+		return nil, fmt.Errorf("processes of sandbox %s: %w", s.id, err)
+	}
+	return ids, nil
+}
+
+// started records a successful start. The sandbox owns pidfd.
+func (s *Sandbox) started(pidfd int) {
+	s.mu.Lock()
+	s.pidfd = pidfd
+	killed := s.killed
+	s.mu.Unlock()
+	if killed {
+		s.Kill()
+	}
+	close(s.ready)
+}
+
+// unreachable is started without a pidfd. The caller has the spawner kill the sandbox.
+func (s *Sandbox) unreachable() {
+	s.err = &StartError{Step: StepClone, Detail: "pidfd", Err: unix.EMFILE}
+	close(s.ready)
+}
+
+func (s *Sandbox) failed(r report) {
+	s.err = s.startError(r)
+	s.release()
+	close(s.ready)
+}
+
+func (s *Sandbox) startError(r report) error {
+	e := &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
+	switch {
+	case r.Step == StepExec:
+		e.Detail = s.args0
+	case r.Step == StepMount && int(r.Detail) < len(s.mounts):
+		e.Detail = s.mounts[r.Detail].Target
+	}
+	return e
+}
+
+// exited handles the end of the sandbox in a goroutine of the host, since the spawner's reader
+// must not wait.
+func (s *Sandbox) exited(r report) {
+	s.host.ending.Go(func() {
+		select {
+		case <-s.ready:
+		default: // the spawner ended before its answer
+			s.err = errSpawnerGone
+			close(s.ready)
+		}
+		s.status = ExitStatus{
+			Code:      int(r.Code),
+			Signal:    int(r.Signal),
+			CPU:       time.Duration(r.CPUUs) * time.Microsecond,
+			MaxMemory: int64(r.MaxRSSKB) << 10,
+		}
+		// Read the cgroup only after a failure: in a burst, these reads would compete with
+		// starts.
+		if r.Code != 0 || r.Signal != 0 {
+			s.readUsage()
+		}
+		s.release()
+		close(s.done)
+		if s.parked.Load() {
+			s.host.parked.check() // make another parked sandbox
+		}
+	})
+}
+
+// readUsage adds the counters of the cgroup to the status.
+func (s *Sandbox) readUsage() {
+	s.mu.Lock()
+	usage, err := s.group.Stats()
+	s.mu.Unlock()
+	if err != nil {
+		s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
+		return
+	}
+	s.status.OOMKilled = usage.OOMKills > 0
+	s.status.CPU = max(usage.CPU, s.status.CPU)
+	if usage.MaxMemory > 0 {
+		s.status.MaxMemory = usage.MaxMemory
+	}
+}
+
+// release releases all resources of the sandbox, after the end of its processes.
+func (s *Sandbox) release() {
+	if view := s.closeFiles(); view != nil {
+		s.host.proc.remove(view)
+	}
+	if s.group != nil {
+		s.host.cgroups.Release(s.group)
+	}
+	switch {
+	case s.parent != nil:
+		s.parent.server.forget(s.process, s.netns)
+	case s.network.give != nil:
+		s.network.give()
+	}
+	if s.userns != nil {
+		_ = s.userns.Close()
+	}
+	if s.base != 0 {
+		s.host.own.release(s.base)
+	}
+	if s.server != nil {
+		s.server.close()
+	}
+	s.host.forget(s)
+}
+
+// closeFiles closes the sandbox's files, and returns the view of /proc to remove, nil for none.
+func (s *Sandbox) closeFiles() *procView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd >= 0 {
+		unix.Close(s.pidfd)
+	}
+	if s.tmp >= 0 {
+		unix.Close(s.tmp)
+	}
+	if s.scratch != nil {
+		unix.Close(s.scratch.fd)
+	}
+	s.pidfd, s.tmp, s.scratch, s.released = -1, -1, nil, true
+	if s.unpin != nil {
+		s.unpin.Stop()
+	}
+	return s.view
+}
+
+func (h *Host) newSandbox(kind StartKind) *Sandbox {
+	return &Sandbox{
+		host: h, number: h.next.Add(1), kind: kind,
+		pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// errSpawnerGone is the error of a start if the spawner ended before its answer.
+var errSpawnerGone = errors.New("spawner has ended")

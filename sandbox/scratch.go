@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,46 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch makes a sandbox's root writable: writes go to a layer of the sandbox over Rootfs
-// (overlayfs), and Rootfs never changes. The owners on disk of Rootfs's files are ids inside
-// the sandbox.
-//
-// The layer costs the kernel about 0.7 MiB more than a read-only root.
-type Scratch struct {
-	// Limits of a layer in memory, which counts towards Limits.MemoryBytes and ends with the
-	// sandbox. Default 64 MiB, and an inode for each 4 KiB.
-	Bytes, Inodes int64
-
-	// ReadOnly shows the root with its owners, but read-only.
-	ReadOnly bool
-
-	// Dir keeps the layer in a host directory of the caller instead. One sandbox at a time may
-	// use Dir, and the next sandbox finds the files of the last. Bytes and Inodes do not apply:
-	// only Dir's own file system sets limits. The files in Dir belong to the host ids of the
-	// user namespace.
-	Dir string
-}
-
 // scratchLayer is the layer of a Scratch in memory.
 type scratchLayer struct {
 	fd     int   // mount of the layer
 	inodes int64 // in use at the start
-}
-
-func (s *Scratch) setDefaults() {
-	s.Bytes = cmp.Or(s.Bytes, 64<<20)
-	s.Inodes = cmp.Or(s.Inodes, max(s.Bytes/4096, 1024))
-}
-
-// check refuses an invalid Scratch.
-func (s *Scratch) check() error {
-	switch {
-	case s.Bytes < 0 || s.Inodes < 0:
-		return fmt.Errorf("sandbox scratch of %d bytes and %d inodes: %w", s.Bytes, s.Inodes, unix.EINVAL)
-	case s.Dir != "" && !filepath.IsAbs(s.Dir):
-		return fmt.Errorf("sandbox scratch directory %q is not absolute: %w", s.Dir, unix.EINVAL)
-	}
-	return nil
 }
 
 // scratchRoot returns an fd of a detached overlay of spec's scratch over Rootfs. The root
@@ -188,15 +151,6 @@ func (l *scratchLayer) size() (Size, error) {
 	size, err := sizeOf(l.fd)
 	size.Inodes = max(size.Inodes-l.inodes, 0)
 	return size, err
-}
-
-// sizeOf reads the usage of a tmpfs from an fd of its mount.
-func sizeOf(mount int) (Size, error) {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(mount, &st); err != nil {
-		return Size{}, fmt.Errorf("statfs: %w", err)
-	}
-	return Size{Bytes: int64(st.Blocks-st.Bfree) * st.Bsize, Inodes: int64(st.Files - st.Ffree)}, nil
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -111,9 +111,6 @@ func (s *spawner) receive(buf, oob []byte) (report, *traceReport, int, error) {
 	return r, trace, fd, err
 }
 
-// errSpawnerGone is the error of a start if the spawner ended before its answer.
-var errSpawnerGone = errors.New("spawner has ended")
-
 // errHung is the error of the start that discovered the hang.
 var errHung = errors.New("spawner did not answer and was killed")
 
@@ -139,7 +136,7 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	if len(m.fds) > maxFDs {
 		return &StartError{Step: StepMessage, Err: unix.E2BIG}
 	}
-	packet, err := m.bytes(inline)
+	packet, err := m.encode(inline)
 	if err != nil {
 		return err
 	}
@@ -171,23 +168,6 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 // isClosed reports whether one of the socket's ends is closed.
 func isClosed(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed)
-}
-
-// payloadFile returns an fd of a memory file with strings too long for one packet.
-func payloadFile(b []byte) (int, error) {
-	fd, err := unix.MemfdCreate("fre-start", unix.MFD_CLOEXEC)
-	if err != nil {
-		return -1, err
-	}
-	for len(b) > 0 {
-		n, err := unix.Write(fd, b)
-		if err != nil {
-			unix.Close(fd)
-			return -1, err
-		}
-		b = b[n:]
-	}
-	return fd, nil
 }
 
 // kill has the spawner kill a sandbox. Do not call kill in the reader's goroutine: the spawner

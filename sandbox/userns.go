@@ -65,9 +65,6 @@ func withUserns(use func(*os.File) error) error {
 	return use(userns)
 }
 
-// idCount is the number of user and group ids in a user namespace.
-const idCount = 65536
-
 // newUserns makes a user namespace that maps ids 0 to 65535 to host ids from hostBase on.
 // namespaces, unless 0, is the most other namespaces of each kind in the new namespace. A
 // short-lived fre-spawner creates the namespace; afterwards only the returned file keeps the

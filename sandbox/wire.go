@@ -3,7 +3,6 @@ package sandbox
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -249,64 +248,4 @@ func killMessage(id uint64) []byte {
 	binary.NativeEndian.PutUint16(b[2:], uint16(kindKill))
 	binary.NativeEndian.PutUint64(b[8:], id)
 	return b
-}
-
-// startMessage collects a START, PARK or RUN message and its fds. The message owns only the fds
-// in trees; the others stay with their owners.
-type startMessage struct {
-	header  startHeader
-	args    []string
-	env     []string
-	dir     string
-	host    string
-	targets []string
-	strings []byte // all strings above, after seal
-	fds     []int
-	trees   []int // the fds that the message owns
-
-	// Objects from furnish, until the sandbox owns them.
-	network lease
-	tmp     int
-	scratch *scratchLayer
-	view    *procView
-	userns  *os.File // the sandbox's own; nil if the tenant's
-	base    uint32
-	undo    []func()
-}
-
-func newStartMessage(k kind, id uint64) *startMessage {
-	h := startHeader{
-		Version: wireVersion, Kind: k, ID: id,
-		FDPayload: -1, FDRoot: -1, FDUserns: -1, FDNetns: -1, FDStdin: -1, FDStdout: -1, FDStderr: -1,
-		FDChannel: -1, FDCgroup: -1, FDMount: -1, FDControl: -1, FDReports: -1, Filter: -1,
-	}
-	return &startMessage{header: h, fds: make([]int, 0, 24)}
-}
-
-// fd adds an fd and returns its index.
-func (m *startMessage) fd(fd int) int16 {
-	m.fds = append(m.fds, fd)
-	return int16(len(m.fds) - 1)
-}
-
-// seal counts the strings and joins them.
-func (m *startMessage) seal() {
-	m.header.Argc, m.header.Envc, m.header.Mounts = uint32(len(m.args)), uint32(len(m.env)), uint32(len(m.targets))
-	m.strings = make([]byte, 0, 1024)
-	for _, list := range [][]string{m.args, m.env, {m.dir, m.host}, m.targets} {
-		for _, s := range list {
-			m.strings = append(m.strings, s...)
-			m.strings = append(m.strings, 0)
-		}
-	}
-}
-
-// bytes encodes the sealed message. Without inline, the strings travel in a file.
-func (m *startMessage) bytes(inline bool) ([]byte, error) {
-	m.header.Payload = uint32(len(m.strings))
-	b, err := binary.Append(make([]byte, 0, 256+len(m.strings)), binary.NativeEndian, &m.header)
-	if err != nil || !inline {
-		return b, err
-	}
-	return append(b, m.strings...), nil
 }

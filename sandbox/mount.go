@@ -160,3 +160,56 @@ func removeMounts(dir string) error {
 
 // devDir returns the mount point of the shared /dev in the host's directory.
 func devDir(dir string) string { return filepath.Join(dir, "dev") }
+
+// mountAttr removes from the attributes of a mount the defences in spec.Without.
+func (spec *Spec) mountAttr(attr uint64) uint64 {
+	if spec.Without&DefenceNoSuid != 0 {
+		attr &^= unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	}
+	if spec.Without&DefenceReadOnlyRoot != 0 {
+		attr &^= unix.MOUNT_ATTR_RDONLY
+	}
+	return attr
+}
+
+func closing(fd int, err error) error {
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// resizeTmp changes the size of a mounted tmpfs. The error is EINVAL if the tmpfs holds more.
+func resizeTmp(mount int, bytes, inodes int64) error {
+	fd, err := unix.Fspick(mount, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fspick /tmp: %w", err)
+	}
+	defer unix.Close(fd)
+	err = errors.Join(
+		unix.FsconfigSetString(fd, "size", strconv.FormatInt(bytes, 10)),
+		unix.FsconfigSetString(fd, "nr_inodes", strconv.FormatInt(inodes, 10)))
+	if err == nil {
+		err = unix.FsconfigReconfigure(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("resize /tmp: %w", err)
+	}
+	return nil
+}
+
+// sizeOf reads the usage of a tmpfs from an fd of its mount.
+func sizeOf(mount int) (Size, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(mount, &st); err != nil {
+		return Size{}, fmt.Errorf("statfs: %w", err)
+	}
+	return Size{Bytes: int64(st.Blocks-st.Bfree) * st.Bsize, Inodes: int64(st.Files - st.Ffree)}, nil
+}
+
+// Size is the usage of a sandbox's file systems in memory. Size counts blocks in use, not the
+// lengths of files.
+type Size struct {
+	Bytes  int64
+	Inodes int64 // files and directories
+}
