@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"net"
 	"os"
 	"strconv"
@@ -50,6 +49,7 @@ type Host struct {
 	cgroups   *cgroup.Pool
 	networks  *netns.Pool
 	wayOut    wayOut
+	tenants   tenants
 	visitor   *visitor
 	own       ranges
 	layers    layers
@@ -71,21 +71,12 @@ type Host struct {
 	mu     sync.Mutex
 	closed bool
 	ids    map[string]*Sandbox
-	users  map[string]*userns
 }
 
 // slot holds one of the spawners. The next start replaces a spawner that has ended.
 type slot struct {
 	mu sync.Mutex
 	s  *spawner
-}
-
-// userns is a tenant's user namespace, made once.
-type userns struct {
-	base uint32
-	once sync.Once
-	file *os.File
-	err  error
 }
 
 // Cgroups returns the number of cgroups, leased or ready.
@@ -143,27 +134,15 @@ func (h *Host) forget(s *Sandbox) {
 	}
 }
 
-// userns returns the tenant's user namespace; the tenant's first sandbox makes the namespace.
-func (h *Host) userns(u User) (*os.File, error) {
-	if u.HostBase > math.MaxUint32-idCount {
-		return nil, fmt.Errorf("tenant %s: host id %d leaves no room for %d ids: %w", u.Tenant, u.HostBase, idCount, unix.EINVAL)
+// CheckNetwork returns nil if the host can start sandboxes with network n and policy p; else
+// the error names the remedy.
+func (h *Host) CheckNetwork(n Network, p egress.Policy) error {
+	if n != NetworkEgress {
+		return nil
 	}
-	h.mu.Lock()
-	n := h.users[u.Tenant]
-	if n == nil {
-		n = &userns{base: u.HostBase}
-		h.users[u.Tenant] = n
+	network, err := h.wayOut.egress()
+	if err != nil {
+		return err
 	}
-	h.mu.Unlock()
-	if n.base != u.HostBase {
-		return nil, fmt.Errorf("tenant %s: host ids begin at %d, not %d: %w", u.Tenant, n.base, u.HostBase, unix.EINVAL)
-	}
-	n.once.Do(func() { n.file, n.err = newUserns(h.program, u.HostBase, 0) })
-	if n.err != nil {
-		h.mu.Lock()
-		delete(h.users, u.Tenant) // so that the next start tries again
-		h.mu.Unlock()
-		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
-	}
-	return n.file, nil
+	return network.Check(p)
 }

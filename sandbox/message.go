@@ -39,8 +39,8 @@ func newStartMessage(k kind, id uint64) *startMessage {
 	return &startMessage{header: h, fds: make([]int, 0, 24)}
 }
 
-// fd adds an fd and returns its index.
-func (m *startMessage) fd(fd int) int16 {
+// addFD adds an fd and returns its index.
+func (m *startMessage) addFD(fd int) int16 {
 	m.fds = append(m.fds, fd)
 	return int16(len(m.fds) - 1)
 }
@@ -52,7 +52,7 @@ func (m *startMessage) tree(path string, attr uint64) (int16, error) {
 		return -1, err
 	}
 	m.trees = append(m.trees, fd)
-	return m.fd(fd), nil
+	return m.addFD(fd), nil
 }
 
 func (m *startMessage) secrets(spec *Spec, base uint32) error {
@@ -61,7 +61,7 @@ func (m *startMessage) secrets(spec *Spec, base uint32) error {
 		return err
 	}
 	m.trees = append(m.trees, fd)
-	m.fd(fd)
+	m.addFD(fd)
 	return nil
 }
 

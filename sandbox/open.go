@@ -34,9 +34,11 @@ func Open(cfg Config) (host *Host, err error) {
 	}
 	h := &Host{
 		cfg: cfg, log: cfg.Log, own: ranges{first: cfg.OwnBase},
-		ids: map[string]*Sandbox{}, users: map[string]*userns{},
-		slots: make([]slot, cfg.Spawners), startWithin: startWithin,
+		ids: map[string]*Sandbox{}, layers: layers{dir: layersDir(cfg.Dir)},
+		wayOut: wayOut{cfg: cfg.Egress, resolvConf: filepath.Join(cfg.Dir, "resolv.conf")},
+		slots:  make([]slot, cfg.Spawners), startWithin: startWithin,
 	}
+	h.wayOut.cfg.Busy = h.Busy
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -135,6 +137,7 @@ func (h *Host) openHelpers() (err error) {
 	if h.program, err = openProgram(); err != nil {
 		return err
 	}
+	h.tenants = tenants{program: h.program, users: map[string]*userns{}}
 	h.filters, err = newFilters()
 	return err
 }
@@ -211,17 +214,15 @@ func (h *Host) Close() error {
 	if h.networks != nil {
 		h.networks.Close()
 	}
-	err = errors.Join(err, h.wayOut.close(h.cfg.Dir))
-	for _, u := range h.users {
-		_ = u.file.Close() // of a nil file: an error
-	}
+	err = errors.Join(err, h.wayOut.close())
+	h.tenants.close()
 	for _, f := range []*os.File{h.program, h.filters, h.devices} {
 		_ = f.Close()
 	}
 	if h.proc != nil {
 		err = errors.Join(err, h.proc.close())
 	}
-	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(procDir(h.cfg.Dir)), removeMounts(layersDir(h.cfg.Dir)))
+	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(procDir(h.cfg.Dir)), removeMounts(h.layers.dir))
 }
 
 func (h *Host) stopSpawners() {

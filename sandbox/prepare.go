@@ -17,7 +17,7 @@ func (h *Host) join(s *Sandbox, m *startMessage, l cgroup.Limits) (err error) {
 	}
 	m.header.FDCgroup = int16(len(m.fds))
 	for _, f := range s.group.Files() {
-		m.fd(int(f.Fd()))
+		m.addFD(int(f.Fd()))
 		m.header.Cgroups++
 	}
 	if s.group.V2() {
@@ -50,7 +50,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		return err
 	}
 	m.undo = append(m.undo, func() { unix.Close(m.tmp) })
-	m.fd(m.tmp)
+	m.addFD(m.tmp)
 	if err := h.furnishMounts(m, spec, s.mounts[2:], user, base); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (h *Host) furnishUser(s *Sandbox, m *startMessage, spec *Spec) (*os.File, u
 		return nil, 0, err
 	}
 	s.limits, s.user = spec.Limits, spec.User
-	m.header.FDUserns = m.fd(int(user.Fd()))
+	m.header.FDUserns = m.addFD(int(user.Fd()))
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
 	m.header.NGroups = uint16(copy(m.header.Groups[:], spec.Groups))
 	if spec.User.UID == 0 {
@@ -104,7 +104,7 @@ func (h *Host) furnishUser(s *Sandbox, m *startMessage, spec *Spec) (*os.File, u
 // message owns both until the sandbox owns them.
 func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
 	if !u.Own {
-		file, err := h.userns(u)
+		file, err := h.tenants.userns(u)
 		return file, u.HostBase, err
 	}
 	base, err := h.own.acquire()
@@ -125,12 +125,12 @@ func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
 }
 
 func (h *Host) furnishNetwork(m *startMessage, spec *Spec) (err error) {
-	if m.network, err = h.network(spec); err != nil {
+	if m.network, err = h.leaseNetwork(spec); err != nil {
 		return err
 	}
 	if m.network.file != nil {
 		m.undo = append(m.undo, m.network.give)
-		m.header.FDNetns = m.fd(int(m.network.file.Fd()))
+		m.header.FDNetns = m.addFD(int(m.network.file.Fd()))
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (h *Host) mounts(spec *Spec) []Mount {
 	}
 	mounts = append(mounts, spec.Mounts...)
 	if spec.Network == NetworkEgress {
-		mounts = append(mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
+		mounts = append(mounts, Mount{Source: h.wayOut.resolvConf, Target: "/etc/resolv.conf"})
 	}
 	return mounts
 }
@@ -168,12 +168,12 @@ func (h *Host) furnishRoot(m *startMessage, spec *Spec, mounts []Mount, user *os
 
 // furnishScratch adds a writable root with the mount points of mounts.
 func (h *Host) furnishScratch(m *startMessage, spec *Spec, mounts []Mount, user *os.File, base uint32) error {
-	root, layer, err := h.scratchRoot(spec, mounts, user, base)
+	root, layer, err := h.layers.scratchRoot(spec, mounts, user, base)
 	if err != nil {
 		return err
 	}
 	m.trees = append(m.trees, root)
-	m.header.FDRoot = m.fd(root)
+	m.header.FDRoot = m.addFD(root)
 	if m.scratch = layer; layer != nil {
 		m.undo = append(m.undo, func() { unix.Close(layer.fd) })
 	}
@@ -199,7 +199,7 @@ func (h *Host) furnishMounts(m *startMessage, spec *Spec, mounts []Mount, user *
 			return err
 		}
 		m.trees = append(m.trees, fd)
-		m.fd(fd)
+		m.addFD(fd)
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func (h *Host) furnishProc(s *Sandbox, m *startMessage, spec *Spec) error {
 	m.undo = append(m.undo, func() { h.proc.remove(view) })
 	for _, fd := range trees {
 		m.trees = append(m.trees, fd)
-		m.fd(fd)
+		m.addFD(fd)
 	}
 	s.mounts = append(s.mounts, mounts...)
 	m.header.Flags |= flagProcFiles
@@ -242,7 +242,7 @@ func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) error {
 		if f == nil {
 			return null
 		}
-		return m.fd(int(f.Fd())) // Fd sets the file to blocking, as programs expect
+		return m.addFD(int(f.Fd())) // Fd sets the file to blocking, as programs expect
 	}
 	if spec.Stdin == nil || spec.Stdout == nil || spec.Stderr == nil {
 		// Open /dev/null for each sandbox: two sandboxes with a common open file could signal
@@ -252,11 +252,11 @@ func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) error {
 			return fmt.Errorf("open /dev/null: %w", err)
 		}
 		m.trees = append(m.trees, fd)
-		null = m.fd(fd)
+		null = m.addFD(fd)
 	}
 	m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = stream(spec.Stdin), stream(spec.Stdout), stream(spec.Stderr)
 	if spec.Channel != nil {
-		m.header.FDChannel = m.fd(int(spec.Channel.Fd()))
+		m.header.FDChannel = m.addFD(int(spec.Channel.Fd()))
 	}
 	m.header.Nofile = uint64(spec.Limits.Files)
 	if spec.Pin {
@@ -268,4 +268,28 @@ func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) error {
 	m.args, m.env, m.dir = spec.Args, spec.Env, spec.Dir
 	s.args0 = spec.Args[0]
 	return nil
+}
+
+// leaseNetwork leases the network namespace for spec's sandbox.
+func (h *Host) leaseNetwork(spec *Spec) (lease, error) {
+	switch spec.Network {
+	case NetworkHost:
+		return lease{}, nil
+	case NetworkEgress:
+		n, err := h.wayOut.egress()
+		if err != nil {
+			return lease{}, err
+		}
+		s, err := n.Acquire(spec.Egress)
+		if err != nil {
+			return lease{}, err
+		}
+		return lease{s.File(), func() { n.Release(s) }, s.Queued}, nil
+	case NetworkNone:
+	}
+	s, err := h.networks.Acquire()
+	if err != nil {
+		return lease{}, err
+	}
+	return lease{s.File(), func() { h.networks.Release(s) }, s.Queued}, nil
 }

@@ -34,7 +34,7 @@ type scratchLayer struct {
 //     change the others;
 //   - nfs_export=off: on would need the index;
 //   - xino=auto: any value affects only the device and inode that stat(2) reports for a file.
-func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
+func (l *layers) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
 	root = -1
 	var held []int // layers, which the overlay keeps alive
 	defer func() {
@@ -68,7 +68,7 @@ func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uin
 	if spec.Scratch.Dir == "" {
 		detached = append(detached, upper)
 	}
-	err = h.layers.attached(layersDir(h.cfg.Dir), detached, func() (err error) {
+	err = l.attached(detached, func() (err error) {
 		root, err = newMount("overlay", int(spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)),
 			[2]string{"source", "fre"},
 			[2]string{"lowerdir", procFD(lower)},
@@ -129,19 +129,22 @@ func (spec *Spec) prepareRoot(root int, mounts []Mount, base uint32) error {
 
 // layers is the place to mount an overlay's layers while the overlay is made: before Linux 6.13
 // no layer may lie in a detached mount.
-type layers struct{ mu sync.Mutex }
+type layers struct {
+	dir string // mount point for one overlay's layers at a time
+	mu  sync.Mutex
+}
 
-// attached runs f while the detached mounts are attached to dir, one over the other; their fds
+// attached runs f while the detached mounts are attached to l.dir, one over the other; their fds
 // still name each mount. umount(2) always removes the uppermost mount, so only one call runs at
 // a time.
-func (l *layers) attached(dir string, mounts []int, f func() error) (err error) {
+func (l *layers) attached(mounts []int, f func() error) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, fd := range mounts {
-		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, l.dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return fmt.Errorf("mount layer: %w", err)
 		}
-		defer func() { err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH)) }()
+		defer func() { err = errors.Join(err, unix.Unmount(l.dir, unix.MNT_DETACH)) }()
 	}
 	return f()
 }

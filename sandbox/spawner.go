@@ -131,7 +131,7 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 			return fmt.Errorf("write start message: %w", err)
 		}
 		defer unix.Close(payload)
-		m.header.FDPayload = m.fd(payload)
+		m.header.FDPayload = m.addFD(payload)
 	}
 	if len(m.fds) > maxFDs {
 		return &StartError{Step: StepMessage, Err: unix.E2BIG}

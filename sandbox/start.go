@@ -161,7 +161,7 @@ func (h *Host) park(spec *Spec) (*parkedSandbox, error) {
 		sb.release()
 		return nil, fmt.Errorf("park: %w", err)
 	}
-	m.header.FDControl, m.header.FDReports = m.fd(theirs[0]), m.fd(theirs[1])
+	m.header.FDControl, m.header.FDReports = m.addFD(theirs[0]), m.addFD(theirs[1])
 	m.seal()
 	sp, err := h.send(sb, m)
 	for _, fd := range theirs {

@@ -127,3 +127,51 @@ func errnoOf(err error) error {
 	}
 	return err
 }
+
+// tenants holds the user namespace of each tenant.
+type tenants struct {
+	program *os.File // fre-spawner
+
+	mu    sync.Mutex
+	users map[string]*userns
+}
+
+// userns is a tenant's user namespace, made once.
+type userns struct {
+	base uint32
+	once sync.Once
+	file *os.File
+	err  error
+}
+
+// userns returns the tenant's user namespace; the tenant's first sandbox makes the namespace.
+func (t *tenants) userns(u User) (*os.File, error) {
+	if u.HostBase > math.MaxUint32-idCount {
+		return nil, fmt.Errorf("tenant %s: host id %d leaves no room for %d ids: %w", u.Tenant, u.HostBase, idCount, unix.EINVAL)
+	}
+	t.mu.Lock()
+	n := t.users[u.Tenant]
+	if n == nil {
+		n = &userns{base: u.HostBase}
+		t.users[u.Tenant] = n
+	}
+	t.mu.Unlock()
+	if n.base != u.HostBase {
+		return nil, fmt.Errorf("tenant %s: host ids begin at %d, not %d: %w", u.Tenant, n.base, u.HostBase, unix.EINVAL)
+	}
+	n.once.Do(func() { n.file, n.err = newUserns(t.program, u.HostBase, 0) })
+	if n.err != nil {
+		t.mu.Lock()
+		delete(t.users, u.Tenant) // so that the next start tries again
+		t.mu.Unlock()
+		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
+	}
+	return n.file, nil
+}
+
+// close closes the user namespaces. No start is in progress.
+func (t *tenants) close() {
+	for _, u := range t.users {
+		_ = u.file.Close() // of a nil file: an error
+	}
+}

@@ -153,7 +153,7 @@ func TestMalformedStart(t *testing.T) {
 	whole := func() *startMessage {
 		m := newStartMessage(kindStart, 1<<40)
 		for range 6 {
-			m.fd(int(h.devices.Fd()))
+			m.addFD(int(h.devices.Fd()))
 		}
 		m.header.FDRoot, m.header.FDUserns = 0, 1
 		m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = 2, 3, 4
