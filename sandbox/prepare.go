@@ -220,7 +220,7 @@ func (h *Host) furnishProc(s *Sandbox, m *startMessage, spec *Spec) error {
 		return nil
 	}
 	cpus := max(1, min((s.limits.CPUMillis+999)/1000, int64(h.cpus.Count())))
-	view, mounts, trees, err := h.proc.add(s, cpus)
+	view, mounts, trees, err := h.proc.add(s.memoryUsage, s.limits.MemoryBytes, cpus)
 	if err != nil {
 		return err
 	}

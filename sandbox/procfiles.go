@@ -46,11 +46,14 @@ type procFiles struct {
 
 // procView is one sandbox's own part of the files.
 type procView struct {
-	sb *Sandbox
+	usage memoryUsage
 
 	mu      sync.Mutex
 	meminfo *os.File // nil after the end
 }
+
+// memoryUsage returns the memory limit of a sandbox and the bytes in use, cached files included.
+type memoryUsage func() (limit, used, cached int64, err error)
 
 // refreshEvery is the interval between updates of times and memory. Each sandbox adds
 // refreshEach.
@@ -148,11 +151,12 @@ func (p *procFiles) write(name, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// add returns the sandbox's view and detached mounts of its files, in the order of attachment.
-// The caller removes the view and closes the mounts.
-func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, trees []int, err error) {
+// add returns the view of a new sandbox and detached mounts of its files, in the order of
+// attachment. memoryBytes is the limit at the start. The caller removes the view and closes the
+// mounts.
+func (p *procFiles) add(usage memoryUsage, memoryBytes, cpus int64) (v *procView, mounts []Mount, trees []int, err error) {
 	own := filepath.Join("memory", rand.Text()) // random, so that the name tells other sandboxes nothing
-	v = &procView{sb: s}
+	v = &procView{usage: usage}
 	defer func() {
 		if err == nil {
 			return
@@ -167,7 +171,7 @@ func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, tr
 	if v.meminfo, err = p.create(filepath.Join(own, "meminfo")); err != nil {
 		return v, nil, trees, err
 	}
-	if _, err = v.meminfo.Write(meminfo(s.limits.MemoryBytes, 0, 0)); err != nil {
+	if _, err = v.meminfo.Write(meminfo(memoryBytes, 0, 0)); err != nil {
 		return v, nil, trees, err
 	}
 	class, err := p.enter(v, cpus)
@@ -286,10 +290,7 @@ func (v *procView) refresh() error {
 	if v.meminfo == nil {
 		return nil
 	}
-	v.sb.mu.Lock()
-	limit := v.sb.limits.MemoryBytes
-	v.sb.mu.Unlock()
-	used, cached, err := v.sb.group.Memory()
+	limit, used, cached, err := v.usage()
 	if err == nil {
 		_, err = v.meminfo.WriteAt(meminfo(limit, used, cached), 0)
 	}

@@ -178,6 +178,15 @@ func (s *Sandbox) Signal(sig unix.Signal) error {
 	return nil
 }
 
+// memoryUsage returns the memory limit and the bytes in use, cached files included.
+func (s *Sandbox) memoryUsage() (limit, used, cached int64, err error) {
+	s.mu.Lock()
+	limit = s.limits.MemoryBytes
+	s.mu.Unlock()
+	used, cached, err = s.group.Memory()
+	return limit, used, cached, err
+}
+
 // Stats returns the current usage, by a few system calls. The error is os.ErrProcessDone if the
 // sandbox has ended.
 func (s *Sandbox) Stats() (Stats, error) {
