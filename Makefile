@@ -158,8 +158,8 @@ $(LINTER): tools/go.mod tools/go.sum | deps-build
 	@touch $@
 
 # The registry that image/oci is tested against.
-$(REGISTRY): tools/registry/go.mod tools/registry/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/registry/go.mod -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
+$(REGISTRY): tools/registry/main.go tools/registry/go.mod tools/registry/go.sum | deps-build
+	CGO_ENABLED=0 go -C tools/registry build -ldflags '-s -w' -o $(CURDIR)/$@ .
 	@touch $@
 
 # The suite that registry is tested against: the distribution-spec's own.
