@@ -46,29 +46,20 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 		f.Tenant = tenant
 	}
 	out := s.index.all(f.wants)
-	for _, from := range []struct {
+	for _, end := range []struct {
 		state State
 		kind  kind
 	}{{StateDead, kindDead}, {StateDone, kindResults}} {
-		if !f.wantsState(from.state) {
+		if !f.wantsState(end.state) {
 			continue
 		}
-		all, err := s.streams.holders(ctx, from.kind, f.Tenant)
+		err := s.streams.ends(ctx, end.kind, f.Tenant, f.Function, func(e Entry) {
+			if e.State == end.state && f.wants(&e) {
+				out = append(out, e)
+			}
+		})
 		if err != nil {
 			return nil, err
-		}
-		for _, h := range all {
-			err := each(ctx, s.js, h.stream, endSubject(h.word, f.Tenant, f.Function, "*"), func(msg jetstream.Msg) {
-				if m, err := decode(msg.Subject(), msg.Headers(), nil); err == nil && m.State == from.state && f.wants(&m.Entry) {
-					if meta, err := msg.Metadata(); err == nil {
-						m.Changed = meta.Timestamp.UTC()
-					}
-					out = append(out, m.Entry)
-				}
-			})
-			if err != nil {
-				return nil, err
-			}
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int {

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/template"
 )
 
 // Publish accepts an event for a function. After success the event is on disk, so the caller may
@@ -29,24 +31,8 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		return Receipt{}, err
 	}
 	settings := f.Config.EventSettings()
-	if o.Priority == "" {
-		o.Priority = Priority(settings.Priority)
-	}
-	if weights[o.Priority] == 0 {
-		return Receipt{}, refuse(ErrBadEvent, "priority %q is none of high, normal, low", o.Priority)
-	}
-	if o.Source == "" {
-		o.Source = "http"
-	}
-	if o.Callback != "" {
-		to, err := parseCallback(o.Callback)
-		if err != nil {
-			return Receipt{}, err
-		}
-		if err := s.cfg.Callbacks.allow(to); err != nil {
-			return Receipt{}, refuse(ErrCallback, "%v", err)
-		}
-		o.Callback = to.String()
+	if err := s.complete(&o, &settings); err != nil {
+		return Receipt{}, err
 	}
 	if err := s.begin(f.Config.Tenant); err != nil {
 		return Receipt{}, err
@@ -76,11 +62,37 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 			return Receipt{}, err
 		}
 	}
-	if !s.index.add(m.Entry, settings.MaxQueue) {
+	return s.accept(ctx, m, r, settings.MaxQueue, letter)
+}
+
+// complete checks options, and fills in the missing ones.
+func (s *Service) complete(o *Options, settings *template.Events) error {
+	o.Priority = cmp.Or(o.Priority, Priority(settings.Priority))
+	if weights[o.Priority] == 0 {
+		return refuse(ErrBadEvent, "priority %q is none of high, normal, low", o.Priority)
+	}
+	o.Source = cmp.Or(o.Source, "http")
+	if o.Callback == "" {
+		return nil
+	}
+	to, err := parseCallback(o.Callback)
+	if err != nil {
+		return err
+	}
+	if err := s.cfg.Callbacks.allow(to); err != nil {
+		return refuse(ErrCallback, "%v", err)
+	}
+	o.Callback = to.String()
+	return nil
+}
+
+// accept writes an event to disk, unless the function has most events already.
+func (s *Service) accept(ctx context.Context, m *message, r *engine.Request, most int, letter *message) (Receipt, error) {
+	if !s.index.add(m.Entry, most) {
 		if _, ok := s.index.find(m.ID); ok { // published by another call meanwhile
 			return Receipt{m.ID, true}, nil
 		}
-		return Receipt{}, refuse(ErrFull, "%d events of %s wait: the template's events.max_queue", settings.MaxQueue, f.Name)
+		return Receipt{}, refuse(ErrFull, "%d events of %s wait: the template's events.max_queue", most, m.Function)
 	}
 	duplicate, err := s.write(ctx, m, r)
 	if err != nil {

@@ -89,21 +89,11 @@ func (q *queue) run() {
 	for ctx.Err() == nil {
 		q.count()
 		if q.cons == nil {
-			if q.cfg.elsewhere(q.key.function) { // this node does not know the time limit, which the consumer needs
-				if q.flying == 0 && q.leave() {
+			if err := q.consumer(ctx); err != nil {
+				if q.giveUp(err) {
 					return
 				}
 				sleep(ctx, retryStream)
-				continue
-			}
-			if err := q.consumer(ctx); err != nil {
-				if errors.Is(err, jetstream.ErrStreamNotFound) && q.flying == 0 && q.leave() { // the stream was deleted with its tenant
-					return
-				}
-				q.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
-				if !sleep(ctx, retryStream) {
-					break
-				}
 				continue
 			}
 			last = time.Now()
@@ -117,21 +107,29 @@ func (q *queue) run() {
 			sleep(ctx, gather)
 		case n > 0:
 			last = time.Now()
-		case q.flying == 0 && time.Since(last) > idleQueue && q.leave():
+		case time.Since(last) > idleQueue && q.leave():
 			return
 		}
 	}
-	for q.flying > 0 {
-		<-q.landed
-		q.flying--
-	}
+	q.land()
 	q.mu.Lock()
 	delete(q.running, q.key)
 	q.mu.Unlock()
 }
 
-// leave ends the queue and returns true, unless an event was published meanwhile.
+// land waits until all events under way have ended.
+func (q *queue) land() {
+	for q.flying > 0 {
+		<-q.landed
+		q.flying--
+	}
+}
+
+// leave ends the queue and returns true, unless an event is under way, or was published meanwhile.
 func (q *queue) leave() bool {
+	if q.flying > 0 {
+		return false
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.index.all(func(e *Entry) bool { return q.key == queueKey{e.Tenant, e.Priority, e.Function} })) > 0 {
@@ -141,8 +139,27 @@ func (q *queue) leave() bool {
 	return true
 }
 
+// errElsewhere says that this node does not know the time limit, which the consumer needs.
+var errElsewhere = errors.New("another node has the function")
+
+// giveUp reports whether the queue has ended, after an error of consumer.
+func (q *queue) giveUp(err error) bool {
+	elsewhere := errors.Is(err, errElsewhere)
+	deleted := errors.Is(err, jetstream.ErrStreamNotFound) // with its tenant
+	if (elsewhere || deleted) && q.leave() {
+		return true
+	}
+	if !elsewhere {
+		q.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
+	}
+	return false
+}
+
 // consumer finds or makes the durable consumer.
 func (q *queue) consumer(ctx context.Context) error {
+	if q.cfg.elsewhere(q.key.function) {
+		return errElsewhere
+	}
 	_, timeout, err := q.cfg.settings(q.key.function)
 	if err != nil {
 		timeout = 0 // try meets the same error for each event
@@ -268,8 +285,8 @@ func (q *queue) fetch(ctx context.Context, n int, wait time.Duration) (int, erro
 	return got, err
 }
 
-// keepEvery returns the interval for keepDelivered. In a cluster, another node with a later revision
-// of the function may have set the consumer's AckWait to the minimum.
+// keepEvery returns the interval for keepDelivered. In a cluster, another node with a later
+// revision of the function may have set the consumer's AckWait to the minimum.
 func (q *queue) keepEvery() time.Duration {
 	if q.cfg.external() {
 		return ackWait(0) / 3

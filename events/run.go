@@ -205,24 +205,34 @@ func (r *runner) invoke(m *message) (o outcome) {
 	if resp.Status == 503 || resp.Status == 429 {
 		o.after = retryAfter(resp.Header, time.Now())
 	}
-	if resp.Bytes != nil {
-		o.body, o.size = bytes.Clone(resp.Bytes), int64(len(resp.Bytes))
-		return o
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, inline+1))
-	if err == nil && len(body) > inline {
-		if r.cfg.external() {
-			return outcome{status: resp.Status, err: refuse(ErrTooLarge, "the answer has more than %d bytes", inline)}
-		}
-		o.file = m.ID + ".result"
-		o.size, err = r.bodies.keep(o.file, io.MultiReader(bytes.NewReader(body), resp.Body), r.cfg.MaxEvent)
-	} else {
-		o.body, o.size = body, int64(len(body))
-	}
-	if err != nil {
-		return outcome{status: resp.Status, err: fmt.Errorf("answer of the function: %w", err)}
+	if err := r.answer(m, resp, &o); err != nil {
+		return outcome{status: resp.Status, err: err}
 	}
 	return o
+}
+
+// answer reads the body of the function's answer into o.body or, if larger than inline, into a
+// file.
+func (r *runner) answer(m *message, resp *engine.Response, o *outcome) error {
+	if resp.Bytes != nil {
+		o.body, o.size = bytes.Clone(resp.Bytes), int64(len(resp.Bytes))
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, inline+1))
+	switch {
+	case err != nil:
+	case len(body) <= inline:
+		o.body, o.size = body, int64(len(body))
+	case r.cfg.external():
+		return refuse(ErrTooLarge, "the answer has more than %d bytes", inline)
+	default:
+		o.file = m.ID + ".result"
+		o.size, err = r.bodies.keep(o.file, io.MultiReader(bytes.NewReader(body), resp.Body), r.cfg.MaxEvent)
+	}
+	if err != nil {
+		return fmt.Errorf("answer of the function: %w", err)
+	}
+	return nil
 }
 
 // settle ends the attempt: with a result, another attempt later, or a dead letter. Only the last

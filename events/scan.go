@@ -29,22 +29,8 @@ func (s *Service) scan() {
 				first = true
 				s.index.findAgain()
 			}
-			limit := s.cfg.Patience
-			if first {
-				limit = 10 * time.Minute // enough to read a whole queue
-			}
-			ctx, cancel := context.WithTimeout(s.live, limit)
-			err := s.scanStreams(ctx, first)
-			if err == nil {
-				err = s.reconcile(ctx, time.Now())
-			}
-			if rounds++; rounds%sweepEvery == 0 {
-				s.sweepBodies()
-			}
-			cancel()
-			if err != nil && s.live.Err() == nil {
-				s.cfg.Log.Debug("events: look through streams", "error", err)
-			}
+			rounds++
+			err := s.scanOnce(first, rounds%sweepEvery == 0)
 			first = first && err != nil
 		}
 		select {
@@ -53,6 +39,27 @@ func (s *Service) scan() {
 			return
 		}
 	}
+}
+
+// scanOnce looks through all streams, and reads the queues if whole is set.
+func (s *Service) scanOnce(whole, sweep bool) error {
+	limit := s.cfg.Patience
+	if whole {
+		limit = 10 * time.Minute // enough to read a whole queue
+	}
+	ctx, cancel := context.WithTimeout(s.live, limit)
+	defer cancel()
+	err := s.scanStreams(ctx, whole)
+	if err == nil {
+		err = s.reconcile(ctx, time.Now())
+	}
+	if sweep {
+		s.sweepBodies()
+	}
+	if err != nil && s.live.Err() == nil {
+		s.cfg.Log.Debug("events: look through streams", "error", err)
+	}
+	return err
 }
 
 func (s *Service) scanStreams(ctx context.Context, whole bool) error {

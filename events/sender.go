@@ -273,20 +273,39 @@ func (c *sender) post(order *message) (final bool, err error) {
 	if err != nil {
 		return errors.Is(err, ErrNotFound), fmt.Errorf("result of the event: %w", err)
 	}
+	r, err := c.newRequest(to, m)
+	if err != nil {
+		return true, err
+	}
+	resp, err := c.client.Do(r)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be reused
+	if resp.StatusCode/100 == 2 {
+		return false, nil
+	}
+	final = resp.StatusCode/100 != 5 && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusRequestTimeout
+	return final, fmt.Errorf("the receiver answered %d", resp.StatusCode)
+}
+
+// newRequest makes the HTTP request that carries a result, and signs the body.
+func (c *sender) newRequest(to *url.URL, m *message) (*http.Request, error) {
 	d := newDetails(m.Entry, m, c.bodies)
 	now := strconv.FormatInt(time.Now().Unix(), 10)
 	size, signature, err := sign(c.cfg.Callbacks.Secret, now, d)
 	if err != nil {
-		return true, err
+		return nil, err
 	}
 	r, err := http.NewRequestWithContext(c.live, http.MethodPost, to.String(), http.NoBody)
 	if err != nil {
-		return true, err
+		return nil, err
 	}
 	if size > 0 { // read the body again rather than hold it in memory
 		r.ContentLength, r.GetBody = size, d.Body
 		if r.Body, err = d.Body(); err != nil {
-			return true, err
+			return nil, err
 		}
 	}
 	for _, f := range m.request.Headers {
@@ -309,17 +328,7 @@ func (c *sender) post(order *message) (final bool, err error) {
 	if m.Error != "" { // why the event is dead
 		r.Header.Set("X-Fre-Event-Error", m.Error)
 	}
-	resp, err := c.client.Do(r)
-	if err != nil {
-		return false, err
-	}
-	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be reused
-	if resp.StatusCode/100 == 2 {
-		return false, nil
-	}
-	final = resp.StatusCode/100 != 5 && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusRequestTimeout
-	return final, fmt.Errorf("the receiver answered %d", resp.StatusCode)
+	return r, nil
 }
 
 // sign returns the body's size and the hexadecimal HMAC-SHA256 of TIME.ID.BODY.

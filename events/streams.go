@@ -287,6 +287,31 @@ func (t *streams) discard(ctx context.Context, letter *message) error {
 	return fault(err)
 }
 
+// ends visits the results or dead letters of a tenant's function. An empty tenant or function
+// matches all.
+func (t *streams) ends(ctx context.Context, k kind, tenant, function string, visit func(Entry)) error {
+	all, err := t.holders(ctx, k, tenant)
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		err := each(ctx, t.js, h.stream, endSubject(h.word, tenant, function, "*"), func(msg jetstream.Msg) {
+			m, err := decode(msg.Subject(), msg.Headers(), nil)
+			if err != nil {
+				return
+			}
+			if meta, err := msg.Metadata(); err == nil {
+				m.Changed = meta.Timestamp.UTC()
+			}
+			visit(m.Entry)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // each visits the headers of a stream's messages. A missing stream has none.
 func each(ctx context.Context, js jetstream.JetStream, stream, subject string, visit func(jetstream.Msg)) error {
 	st, err := js.Stream(ctx, stream)
@@ -310,27 +335,16 @@ func each(ctx context.Context, js jetstream.JetStream, stream, subject string, v
 	defer func() { // otherwise the consumer stays for a while, and their number is limited
 		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // InactiveThreshold removes the consumer otherwise
 	}()
-	left, next := cons.CachedInfo().NumPending, state.FirstSeq
-	for left > 0 {
-		batch, err := cons.FetchNoWait(int(min(left, 500)))
+	after := state.FirstSeq // the first sequence that may be unread
+	for left := cons.CachedInfo().NumPending; left > 0; {
+		n, err := eachOf(cons, int(min(left, 500)), &after, visit)
 		if err != nil {
-			return fault(err)
-		}
-		n := 0
-		for msg := range batch.Messages() {
-			n++
-			if meta, err := msg.Metadata(); err == nil {
-				next = meta.Sequence.Stream + 1
-			}
-			visit(msg)
-		}
-		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
 			return fault(err)
 		}
 		if n == 0 {
 			// Some messages were removed meanwhile, or the server took longer than the second that
 			// FetchNoWait waits.
-			_, err := st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
+			_, err := st.GetMsg(ctx, after, jetstream.WithGetMsgSubject(subject))
 			if errors.Is(err, jetstream.ErrMsgNotFound) {
 				return nil
 			}
@@ -338,9 +352,29 @@ func each(ctx context.Context, js jetstream.JetStream, stream, subject string, v
 				return fault(err)
 			}
 		}
-		left -= min(left, uint64(n))
+		left -= min(left, n)
 	}
 	return nil
+}
+
+// eachOf visits up to most waiting messages, and returns their number. after becomes the sequence
+// after the last message.
+func eachOf(cons jetstream.Consumer, most int, after *uint64, visit func(jetstream.Msg)) (n uint64, err error) {
+	batch, err := cons.FetchNoWait(most)
+	if err != nil {
+		return 0, err
+	}
+	for msg := range batch.Messages() {
+		n++
+		if meta, err := msg.Metadata(); err == nil {
+			*after = meta.Sequence.Stream + 1
+		}
+		visit(msg)
+	}
+	if err := batch.Error(); !errors.Is(err, jetstream.ErrNoMessages) {
+		return n, err
+	}
+	return n, nil
 }
 
 // consumer finds or makes a durable consumer.

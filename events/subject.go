@@ -1,6 +1,7 @@
 package events
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,19 +17,27 @@ type Subjects map[string][]string
 func (s Subjects) Check() error {
 	for tenant, all := range s {
 		for _, subject := range all {
-			tokens := strings.Split(subject, ".")
-			for i, t := range tokens {
-				if t == "" || strings.ContainsAny(t, " \t\r\n") || t == ">" && i < len(tokens)-1 || len(t) > 1 && strings.ContainsAny(t, "*>") {
-					return fmt.Errorf("%s: %q is not a subject, for example orders.>", tenant, subject)
-				}
-			}
-			switch first := tokens[0]; {
-			case first == "*" || first == ">":
-				return fmt.Errorf("%s: %q is too much: the first token is no wildcard", tenant, subject)
-			case first == "fre" || strings.HasPrefix(first, "$") || strings.HasPrefix(first, "_"):
-				return fmt.Errorf("%s: %q is the engine's own, or the server's", tenant, subject)
+			if err := checkSubject(subject); err != nil {
+				return fmt.Errorf("%s: %q %w", tenant, subject, err)
 			}
 		}
+	}
+	return nil
+}
+
+func checkSubject(subject string) error {
+	tokens := strings.Split(subject, ".")
+	for i, t := range tokens {
+		wild := t == "*" || t == ">" && i == len(tokens)-1
+		if t == "" || !wild && strings.ContainsAny(t, "*> \t\r\n") {
+			return errors.New("is not a subject, for example orders.>")
+		}
+	}
+	switch first := tokens[0]; {
+	case first == "*" || first == ">":
+		return errors.New("is too much: the first token is no wildcard")
+	case first == "fre" || strings.HasPrefix(first, "$") || strings.HasPrefix(first, "_"):
+		return errors.New("is the engine's own, or the server's")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -205,13 +206,10 @@ func messageOf(subject string, h nats.Header, body []byte) *Message {
 // validField reports whether name is a field name of HTTP (RFC 9110 section 5.1), and not reserved
 // for the engine.
 func validField(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
-			return false
-		}
-	}
 	lower := strings.ToLower(name)
-	return name != "" && !strings.HasPrefix(lower, "x-fre-") && !strings.HasPrefix(lower, "fre-") && lower != "x-call-id" && lower != "content-length" && lower != "transfer-encoding"
+	reserved := strings.HasPrefix(lower, "x-fre-") || strings.HasPrefix(lower, "fre-") || slices.Contains([]string{"x-call-id", "content-length", "transfer-encoding"}, lower)
+	return name != "" && !reserved && !strings.ContainsFunc(name, func(r rune) bool {
+		letter := 'a' <= r|0x20 && r|0x20 <= 'z'
+		return !letter && !strings.ContainsRune("0123456789!#$%&'*+-.^_`|~", r)
+	})
 }
