@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // eventBody is a request's body on its way into an event. It enforces a limit, ends with the
@@ -99,4 +101,20 @@ func (b *eventBody) begun() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.started && !b.eof
+}
+
+// BodyError means that the request's body could not be read: the client broke it off, or it is
+// malformed.
+type BodyError struct{ Err error }
+
+func (e *BodyError) Error() string { return "read request body: " + e.Err.Error() }
+
+func (e *BodyError) Unwrap() error { return e.Err }
+
+// Code returns [failure.BodyTooLarge] or [failure.BadBody].
+func (e *BodyError) Code() failure.Code {
+	if large := (*http.MaxBytesError)(nil); errors.As(e.Err, &large) {
+		return failure.BodyTooLarge
+	}
+	return failure.BadBody
 }

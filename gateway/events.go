@@ -1,28 +1,11 @@
 package gateway
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
-)
-
-// Events accepts asynchronous events and requests to triggers; package events implements it.
-type Events interface {
-	// Publish accepts an event and returns its id. After Publish the event is on disk.
-	Publish(ctx context.Context, function string, r *engine.Request) (id string, err error)
-	// Hook passes a request to a trigger of the function, which decides. ids are the resulting
-	// events; without events, ignored gives the reason.
-	Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error)
-	// Handshake returns the header fields that answer OPTIONS of a hook.
-	Handshake(function, trigger string, header [][2]string) ([][2]string, error)
-}
-
-var (
-	asyncPrefix = []byte("/async-function/")
-	hooksPrefix = []byte("/hooks/")
 )
 
 // accepted is the body of the answer 202.
@@ -76,7 +59,7 @@ func (e *exchange) hook(rest []byte) {
 		return
 	}
 	if string(e.Method) == http.MethodOptions {
-		fields, err := e.g.Events.Handshake(name, trigger, e.header())
+		fields, err := e.g.Events.Handshake(name, trigger, e.eventHeader())
 		if err != nil {
 			e.failWith(err)
 			return

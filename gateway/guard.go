@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -10,24 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
 )
-
-// Guard decides which requests become events. Access and Front are required.
-type Guard struct {
-	Access *access.Access
-	Front  func(function string) (engine.Front, bool)
-
-	Token     bool             // events need a token with the scope invoke, unless the template says open
-	AllowOpen bool             // templates may say open despite Token
-	CORS      *engine.CORS     // for functions whose template has none; nil: none
-	Clients   access.Addresses // rate limit per client address
-}
 
 // admitted reports whether the request may become an event of the function. If not, it answers
 // the request. For an open function it only looks up the function and its tenant's quota, without
@@ -162,69 +146,4 @@ func (e *exchange) crossOrigin(c *engine.CORS) bool {
 		_ = e.Send(http.StatusNoContent, nil) // fails only with the connection
 	}
 	return !preflight
-}
-
-// metered serves the metrics. If events need a token, metrics need the scope read, and a tenant's
-// token shows only the metrics of the tenant and its functions.
-func (e *exchange) metered() {
-	g := e.g.Guard
-	if g == nil || !g.Token {
-		e.serveHTTP(e.g.metrics)
-		return
-	}
-	id, ok := e.shown(access.Read)
-	switch {
-	case !ok:
-	case id.All():
-		e.serveHTTP(e.g.metrics)
-	default:
-		e.serveHTTP(promhttp.HandlerFor(ofTenant{e.g.Metrics, id.Tenant, func(function string) bool {
-			front, known := g.Front(function)
-			return known && front.Tenant == id.Tenant
-		}}, promhttp.HandlerOpts{}))
-	}
-}
-
-// ofTenant gathers the metrics with the tenant's label, or with the label of a function of the
-// tenant.
-type ofTenant struct {
-	prometheus.Gatherer
-	tenant string
-	has    func(function string) bool
-}
-
-// Gather implements prometheus.Gatherer.
-func (t ofTenant) Gather() ([]*dto.MetricFamily, error) {
-	all, err := t.Gatherer.Gather()
-	for _, family := range all {
-		family.Metric = slices.DeleteFunc(family.Metric, func(m *dto.Metric) bool {
-			return !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
-				return l.GetName() == "function" && t.has(l.GetValue()) || l.GetName() == "tenant" && l.GetValue() == t.tenant
-			})
-		})
-	}
-	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 }), err
-}
-
-// eventInvoker counts events of the control API against their tenant's quota, as the gateway
-// counts its own.
-type eventInvoker struct {
-	Invoker
-	guard *Guard
-}
-
-// Counted returns an Invoker that counts events against the tenants' quotas. Beyond the quota it
-// returns an *access.SlowDownError.
-func Counted(to Invoker, g *Guard) Invoker { return eventInvoker{to, g} }
-
-// Invoke implements Invoker.
-func (i eventInvoker) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
-	front, known := i.guard.Front(name)
-	if !known {
-		return nil, &engine.UnknownError{Function: name}
-	}
-	if err := i.guard.Access.Event(front.Tenant); err != nil {
-		return nil, err
-	}
-	return i.Invoker.Invoke(ctx, name, r)
 }

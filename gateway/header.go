@@ -1,16 +1,15 @@
 package gateway
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/netip"
-	"net/textproto"
+	"slices"
 	"strings"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver"
 )
 
@@ -49,68 +48,6 @@ var pathBytes = func() (ok [256]bool) {
 	}
 	return ok
 }()
-
-// client is the sender of a request, as far as the gateway believes it.
-type client struct {
-	text    string // address, "" if none
-	trusted bool   // the request came through a trusted proxy
-	peer    string // address of the connection's other end
-}
-
-// clientOf follows the addresses recorded by trusted proxies, from the connection's own address
-// backwards, to the first address that is not a trusted proxy.
-func clientOf(x *httpserver.Exchange, proxies []netip.Prefix) client {
-	at, err := netip.ParseAddrPort(x.RemoteAddr())
-	if err != nil { // a Unix socket
-		return client{}
-	}
-	addr := at.Addr().Unmap()
-	c := client{peer: addr.String()}
-	c.text = c.peer
-	if len(proxies) == 0 || !within(addr, proxies) {
-		return c
-	}
-	c.trusted = true
-	for i := len(x.Fields) - 1; i >= 0; i-- {
-		f := x.Fields[i]
-		if http.CanonicalHeaderKey(string(f.Name)) != forwardedFor {
-			continue
-		}
-		hops := strings.Split(string(f.Value), ",")
-		for j := len(hops) - 1; j >= 0; j-- {
-			hop, err := parseHop(hops[j])
-			if err != nil { // not written by a trusted proxy
-				return c
-			}
-			c.text = hop.String()
-			if !within(hop, proxies) {
-				return c
-			}
-		}
-	}
-	return c
-}
-
-// parseHop parses an address, with or without a port.
-func parseHop(s string) (netip.Addr, error) {
-	s = strings.TrimSpace(s)
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		var at netip.AddrPort
-		at, err = netip.ParseAddrPort(s)
-		a = at.Addr()
-	}
-	return a.WithZone("").Unmap(), err
-}
-
-func within(a netip.Addr, ranges []netip.Prefix) bool {
-	for _, p := range ranges {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
 
 const (
 	forwarded      = "Forwarded" // RFC 7239
@@ -154,68 +91,6 @@ func odd(c rune) bool {
 // mounted returns the path at which clients find a function, with the name as they wrote it.
 func mounted(name string) string { return "/function/" + name }
 
-// header returns the header of the event: the client's end-to-end fields, and the origin of the
-// request.
-func (e *exchange) header() [][2]string {
-	fields := make([][2]string, 0, len(e.Fields)+7)
-	var chain, elements []string
-	size := len(e.Host)
-	for _, f := range e.Fields {
-		size += len(f.Value)
-	}
-	var all strings.Builder // holds all values; one allocation
-	all.Grow(size)
-	text := func(p []byte) string {
-		n := all.Len()
-		all.Write(p)
-		return all.String()[n:]
-	}
-	host := text(e.Host)
-	proto := "http"
-	if e.Secure() {
-		proto = "https"
-	}
-	own := [2]string{proto, host}
-	prefix := mounted(e.named)
-	for _, f := range e.Fields {
-		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), text(f.Value)
-		switch {
-		case name == "X-Request-Id", mimics(name):
-		case name == "Authorization" && e.secret: // a function must not learn its callers' tokens
-		case !claimsOrigin(name):
-			fields = append(fields, [2]string{name, value})
-		case !e.client.trusted:
-		case name == forwardedFor:
-			chain = append(chain, value)
-		case name == forwarded:
-			elements = append(elements, value)
-		case name == forwardedProto:
-			proto = value
-		case name == forwardedHost:
-			host = value
-		case name == forwardedMount:
-			prefix = strings.TrimRight(value, "/") + mounted(e.named)
-		default:
-			fields = append(fields, [2]string{name, value})
-		}
-	}
-	node := cmp.Or(e.client.peer, "unknown")
-	element := forwardedElement(node, own[1], own[0])
-	if len(elements) > 0 {
-		element = strings.Join(append(elements, element), ", ")
-	}
-	said := append(make([][2]string, 0, 6), [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host},
-		[2]string{forwardedMount, prefix}, [2]string{forwarded, element})
-	if e.client.peer != "" {
-		way := node
-		if len(chain) > 0 {
-			way = strings.Join(append(chain, node), ", ")
-		}
-		said = append(said, [2]string{forwardedFor, way})
-	}
-	return eventHeader(own[1], fields, said...)
-}
-
 // forwardedElement returns the gateway's own element of Forwarded (RFC 7239 section 4).
 func forwardedElement(node, host, proto string) string {
 	open, end := "", ""
@@ -241,4 +116,38 @@ func requestID(given []byte) string {
 	binary.BigEndian.PutUint64(b[:], rand.Uint64())
 	binary.BigEndian.PutUint64(b[8:], rand.Uint64())
 	return string(hex.AppendEncode(make([]byte, 0, 2*len(b)), b[:]))
+}
+
+// hopByHop lists the fields that belong to one connection (RFC 9110 section 7.6.1), not to the
+// message.
+var hopByHop = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true,
+	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
+}
+
+// ours lists the fields of answers that the engine sets itself.
+var ours = map[string]bool{"Content-Length": true, "Date": true, "X-Request-Id": true}
+
+// eventHeader returns the header of an event: Host, then the end-to-end fields and own, sorted by
+// name. No client can drop a field of own. Names are canonical. eventHeader reuses the memory of
+// fields.
+func eventHeader(host string, fields [][2]string, own ...[2]string) [][2]string {
+	var drop map[string]bool
+	for _, f := range fields {
+		if f[0] != "Connection" {
+			continue
+		}
+		for name := range strings.SplitSeq(f[1], ",") {
+			if drop == nil {
+				drop = map[string]bool{}
+			}
+			drop[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	fields = slices.DeleteFunc(fields, func(f [2]string) bool {
+		return f[0] == "Host" || hopByHop[f[0]] || drop[f[0]] || f[0] == engine.QualifierField || f[0] == engine.VersionField
+	})
+	fields = append(fields, own...)
+	slices.SortStableFunc(fields, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	return slices.Insert(fields, 0, [2]string{"Host", host})
 }

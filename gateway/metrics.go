@@ -1,9 +1,15 @@
 package gateway
 
 import (
-	"bytes"
 	"net/http"
 	"net/url"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/fre-engine/fre/access"
 )
 
 // serveHTTP answers a request without a body by a net/http handler, for /metrics. It buffers the
@@ -29,17 +35,44 @@ func (e *exchange) serveHTTP(h http.Handler) {
 	_ = e.Send(w.status, w.body.Bytes()) // fails only with the connection
 }
 
-// recorder buffers an answer.
-type recorder struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
+// metered serves the metrics. If events need a token, metrics need the scope read, and a tenant's
+// token shows only the metrics of the tenant and its functions.
+func (e *exchange) metered() {
+	g := e.g.Guard
+	if g == nil || !g.Token {
+		e.serveHTTP(e.g.metrics)
+		return
+	}
+	id, ok := e.shown(access.Read)
+	switch {
+	case !ok:
+	case id.All():
+		e.serveHTTP(e.g.metrics)
+	default:
+		e.serveHTTP(promhttp.HandlerFor(ofTenant{e.g.Metrics, id.Tenant, func(function string) bool {
+			front, known := g.Front(function)
+			return known && front.Tenant == id.Tenant
+		}}, promhttp.HandlerOpts{}))
+	}
 }
 
-// Header returns the answer's header.
-func (w *recorder) Header() http.Header { return w.header }
+// ofTenant gathers the metrics with the tenant's label, or with the label of a function of the
+// tenant.
+type ofTenant struct {
+	prometheus.Gatherer
+	tenant string
+	has    func(function string) bool
+}
 
-func (w *recorder) Write(p []byte) (int, error) { return w.body.Write(p) }
-
-// WriteHeader records the status.
-func (w *recorder) WriteHeader(status int) { w.status = status }
+// Gather implements prometheus.Gatherer.
+func (t ofTenant) Gather() ([]*dto.MetricFamily, error) {
+	all, err := t.Gatherer.Gather()
+	for _, family := range all {
+		family.Metric = slices.DeleteFunc(family.Metric, func(m *dto.Metric) bool {
+			return !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
+				return l.GetName() == "function" && t.has(l.GetValue()) || l.GetName() == "tenant" && l.GetValue() == t.tenant
+			})
+		})
+	}
+	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 }), err
+}

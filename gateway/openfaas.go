@@ -1,31 +1,6 @@
 package gateway
 
-import (
-	"net"
-	"net/http"
-
-	"github.com/fre-engine/fre/httpserver"
-)
-
-// OpenFaaSNamespace is the default tenant's namespace in OpenFaaS's clients: without a namespace,
-// faas-cli calls NAME.openfaas-fn.
-const OpenFaaSNamespace = "openfaas-fn"
-
-// openFaaS answers by the adapter for OpenFaaS's clients, which checks tokens itself.
-func (e *exchange) openFaaS() {
-	if !e.paced() {
-		return
-	}
-	e.secret = true
-	httpserver.NetHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.RemoteAddr = net.JoinHostPort(e.client.text, "0") // the client behind a trusted proxy
-		noted := &notedWriter{ResponseWriter: w, e: e}
-		e.g.OpenFaaS.ServeHTTP(noted, r)
-		if e.status == 0 {
-			e.status = http.StatusOK
-		}
-	})).Serve(e.Exchange)
-}
+import "net/http"
 
 // notedWriter records the answer for the access log. [http.ResponseController] unwraps it.
 type notedWriter struct {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
@@ -94,24 +93,6 @@ func (r *rangeReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// replace replaces status and body.
-func (a *reply) replace(status int, body string) {
-	a.status, a.file, a.bytes, a.body, a.size = status, nil, nil, strings.NewReader(body), int64(len(body))
-}
-
-// refuse replaces the body by an error of the gateway.
-func (a *reply) refuse(code failure.Code, message string) {
-	a.remove(func(name string) bool { // fields that describe the body or allow caching
-		return strings.HasPrefix(name, "Content-") || name == "Etag" || name == "Last-Modified" || name == "Cache-Control" || name == "Expires"
-	})
-	if code == failure.RangeNotSatisfiable {
-		a.set("Content-Range", fmt.Sprintf("bytes */%d", a.size))
-	}
-	a.set("Content-Type", "application/json")
-	failed := api.ErrorOf(failure.New(code, message, ""))
-	a.replace(failed.Status, string(errorBody(failed)))
-}
-
 // multipart turns a into the answer with several ranges (RFC 9110 section 14.6). It returns the
 // delimiter before each range and the final one, and the total length.
 func (a *reply) multipart(parts []httpserver.Range) (heads []string, length int64) {
@@ -151,6 +132,3 @@ func (a *reply) sendParts(f front, parts []httpserver.Range, heads []string, len
 	_, err := io.WriteString(f, heads[len(parts)])
 	return err
 }
-
-// readerOnly hides WriteTo from io.CopyBuffer.
-type readerOnly struct{ io.Reader }

@@ -12,16 +12,21 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// DefaultTunnelIdle is how long a tunnel may be idle.
-const DefaultTunnelIdle = 5 * time.Minute
+// switcher is a front whose connection can change its protocol: *exchange.
+type switcher interface {
+	front
+	Switch(idle time.Duration) (*httpserver.Tunnel, error)
+}
 
 // tunnel is a connection about to change its protocol (RFC 9110 section 7.8). It is also the
 // event's body, which has no bytes until the function agrees.
 type tunnel struct {
-	e        *exchange
+	x        switcher
 	protocol string // as asked for by the client
 	idle     time.Duration
 	quit     context.CancelCauseFunc // ends the event
+
+	sent int64 // bytes passed to the client; valid after carry
 
 	opened chan struct{} // closed once t is set
 	over   chan struct{} // closed by Close
@@ -34,16 +39,6 @@ type tunnel struct {
 
 // errTunnelIdle ends an idle tunnel.
 var errTunnelIdle = errors.New("idle for too long")
-
-// asksForTunnel returns a tunnel if the request asks for another protocol and the connection
-// allows the change, else nil.
-func (e *exchange) asksForTunnel(quit context.CancelCauseFunc) *tunnel {
-	protocol := string(e.Get("upgrade"))
-	if !e.Upgrade || protocol == "" || e.Body != nil || e.Protocol() != "HTTP/1.1" {
-		return nil
-	}
-	return &tunnel{e: e, protocol: protocol, idle: e.g.TunnelIdle, quit: quit, opened: make(chan struct{}), over: make(chan struct{})}
-}
 
 // Read reads from the client once the protocol has changed.
 func (b *tunnel) Read(p []byte) (int, error) {
@@ -87,7 +82,7 @@ func (b *tunnel) Close() error {
 
 // open changes the protocol and starts the tunnel.
 func (b *tunnel) open() error {
-	t, err := b.e.Switch(b.idle)
+	t, err := b.x.Switch(b.idle)
 	if err != nil {
 		return err
 	}
@@ -104,7 +99,7 @@ func (b *tunnel) open() error {
 // carry changes the protocol as the function agreed, and passes the function's bytes to the
 // client until they end.
 func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
-	held, err := b.e.Buffer(streamSize)
+	held, err := b.x.Buffer(streamSize)
 	if err != nil {
 		return err
 	}
@@ -115,8 +110,7 @@ func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
 			a.header = append(a.header, [2]string{"Upgrade", h[1]})
 		}
 	}
-	a.setFields(b.e, r, resp)
-	b.e.status = resp.Status
+	a.setFields(b.x, r, resp)
 	if err := b.open(); err != nil {
 		return &brokenError{err}
 	}
@@ -126,7 +120,7 @@ func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
 			if _, err := b.t.Write(buf[:n]); err != nil {
 				return &brokenError{err}
 			}
-			b.e.bytes += int64(n)
+			b.sent += int64(n)
 		}
 		switch {
 		case errors.Is(rerr, io.EOF):
