@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -73,23 +74,33 @@ func compressible(kind string) bool {
 // coding returns the index of the coding for a's body, -1 for none. If the choice depends on
 // Accept-Encoding, coding adds Vary for caches.
 func (a *reply) coding(r *request) int {
-	switch {
-	case a.status < 200 || a.status > 299 || a.status == http.StatusNoContent || a.status == http.StatusPartialContent || a.get("Content-Range") != "":
+	if !a.shrinks() {
 		return -1
-	case 0 <= a.size && a.size < worthwhile, a.file != nil && a.size > compressedFile:
-		return -1
-	case a.get("Content-Encoding") != "" || !compressible(a.get("Content-Type")):
-		return -1
-	}
-	for _, h := range a.header {
-		if h[0] == "Cache-Control" && strings.Contains(strings.ToLower(h[1]), "no-transform") {
-			return -1
-		}
 	}
 	if !a.varies() {
 		a.header = append(a.header, [2]string{"Vary", "Accept-Encoding"})
 	}
 	return httpserver.AcceptedCoding(r.Field("Accept-Encoding"), codings)
+}
+
+// shrinks reports whether a may be compressed, and likely becomes shorter.
+func (a *reply) shrinks() bool {
+	switch {
+	case a.status < 200 || a.status > 299 || a.status == http.StatusNoContent || a.status == http.StatusPartialContent:
+		return false
+	case 0 <= a.size && a.size < worthwhile, a.file != nil && a.size > compressedFile:
+		return false
+	case a.get("Content-Range") != "" || a.get("Content-Encoding") != "" || !compressible(a.get("Content-Type")):
+		return false
+	}
+	return !a.fixed()
+}
+
+// fixed reports whether the function forbids other codings.
+func (a *reply) fixed() bool {
+	return slices.ContainsFunc(a.header, func(h [2]string) bool {
+		return h[0] == "Cache-Control" && strings.Contains(strings.ToLower(h[1]), "no-transform")
+	})
 }
 
 // varies reports whether Vary already names Accept-Encoding.
@@ -127,10 +138,6 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 		a.setFields(f, r, resp)
 		return true, f.Begin(a.status, -1)
 	}
-	body, length := a.body, a.size
-	if a.file != nil {
-		body = io.NewSectionReader(a.file, a.offset, a.size)
-	}
 	w, ok := coders[coding].Get().(coder)
 	if !ok { // the pool could not make a coder
 		return false, http.ErrNotSupported
@@ -139,42 +146,52 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 		w.Reset(nil) // drops all references to the request
 		coders[coding].Put(w)
 	}()
-	if length >= 0 {
-		var out bytes.Buffer
-		w.Reset(&out)
-		n, err := io.Copy(writerOnly{w}, readerOnly{body})
-		if err == nil && n != length {
-			err = io.ErrUnexpectedEOF
-		}
-		if err == nil {
-			err = w.Close()
-		}
-		if err != nil {
-			return false, err
-		}
-		a.encoded(codings[coding])
-		a.setFields(f, r, resp)
-		return true, f.Send(a.status, out.Bytes())
+	if a.size < 0 {
+		return a.streamCompressed(f, r, resp, codings[coding], w)
 	}
+	body := a.body
+	if a.file != nil {
+		body = io.NewSectionReader(a.file, a.offset, a.size)
+	}
+	var out bytes.Buffer
+	w.Reset(&out)
+	n, err := io.Copy(writerOnly{w}, readerOnly{body})
+	if err == nil && n != a.size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		return false, err
+	}
+	a.encoded(codings[coding])
+	a.setFields(f, r, resp)
+	return true, f.Send(a.status, out.Bytes())
+}
+
+// streamCompressed compresses a body of unknown length by w, and sends each piece at once.
+func (a *reply) streamCompressed(f front, r *request, resp *engine.Response, coding string, w coder) (begun bool, err error) {
 	b, err := f.Buffer(streamSize)
 	if err != nil {
 		return false, err
 	}
 	defer b.Release()
 	buf := b.Bytes()
-	a.encoded(codings[coding])
+	a.encoded(coding)
 	a.setFields(f, r, resp)
 	if err := f.Begin(a.status, -1); err != nil {
 		return true, err
 	}
 	w.Reset(f)
 	for {
-		n, rerr := body.Read(buf)
+		n, rerr := a.body.Read(buf)
 		if n > 0 {
-			if _, err := w.Write(buf[:n]); err != nil {
-				return true, err
+			_, err := w.Write(buf[:n])
+			if err == nil {
+				err = w.Flush()
 			}
-			if err := w.Flush(); err != nil {
+			if err != nil {
 				return true, err
 			}
 		}

@@ -81,7 +81,6 @@ func (e *exchange) describe(r *engine.Request, path []byte) *eventBody {
 // the request.
 func (e *exchange) eventHeader() [][2]string {
 	fields := make([][2]string, 0, len(e.Fields)+7)
-	var chain, elements []string
 	size := len(e.Host)
 	for _, f := range e.Fields {
 		size += len(f.Value)
@@ -93,32 +92,23 @@ func (e *exchange) eventHeader() [][2]string {
 		all.Write(p)
 		return all.String()[n:]
 	}
-	host := text(e.Host)
-	proto := "http"
+	own := [2]string{"http", text(e.Host)}
 	if e.Secure() {
-		proto = "https"
+		own[0] = "https"
 	}
-	own := [2]string{proto, host}
-	prefix := mounted(e.named)
+	var chain, elements []string
+	o := origin{proto: own[0], host: own[1], prefix: mounted(e.named)}
 	for _, f := range e.Fields {
 		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), text(f.Value)
 		switch {
 		case name == "X-Request-Id", mimics(name):
 		case name == "Authorization" && e.secret: // a function must not learn its callers' tokens
-		case !claimsOrigin(name):
-			fields = append(fields, [2]string{name, value})
-		case !e.client.trusted:
+		case claimsOrigin(name) && !e.client.trusted:
 		case name == forwardedFor:
 			chain = append(chain, value)
 		case name == forwarded:
 			elements = append(elements, value)
-		case name == forwardedProto:
-			proto = value
-		case name == forwardedHost:
-			host = value
-		case name == forwardedMount:
-			prefix = strings.TrimRight(value, "/") + mounted(e.named)
-		default:
+		case !o.told(name, value, e.named):
 			fields = append(fields, [2]string{name, value})
 		}
 	}
@@ -127,8 +117,8 @@ func (e *exchange) eventHeader() [][2]string {
 	if len(elements) > 0 {
 		element = strings.Join(append(elements, element), ", ")
 	}
-	said := append(make([][2]string, 0, 6), [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host},
-		[2]string{forwardedMount, prefix}, [2]string{forwarded, element})
+	said := append(make([][2]string, 0, 6), [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, o.proto}, [2]string{forwardedHost, o.host},
+		[2]string{forwardedMount, o.prefix}, [2]string{forwarded, element})
 	if e.client.peer != "" {
 		way := node
 		if len(chain) > 0 {

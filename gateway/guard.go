@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -25,22 +26,10 @@ func (e *exchange) admitted(name string) bool {
 		return false
 	}
 	front, known := g.Front(name)
-	if cors := front.CORS; cors != nil || g.CORS != nil {
-		if cors == nil {
-			cors = g.CORS
-		}
-		if !e.crossOrigin(cors) {
-			return false
-		}
+	if cors := cmp.Or(front.CORS, g.CORS); cors != nil && !e.crossOrigin(cors) {
+		return false
 	}
-	token := g.Token
-	switch front.Access {
-	case engine.AccessToken:
-		token = true
-	case engine.AccessOpen:
-		token = token && !g.AllowOpen
-	}
-	if token {
+	if g.needsToken(front) {
 		id, ok := e.shown(access.Invoke)
 		if !ok {
 			return false
@@ -56,6 +45,17 @@ func (e *exchange) admitted(name string) bool {
 		return false
 	}
 	return true
+}
+
+// needsToken reports whether events of a function with the policy f need a token.
+func (g *Guard) needsToken(f engine.Front) bool {
+	switch f.Access {
+	case engine.AccessToken:
+		return true
+	case engine.AccessOpen:
+		return g.Token && !g.AllowOpen
+	}
+	return g.Token
 }
 
 // paced reports whether the client's address is within its rate limit. If not, it answers the
@@ -107,37 +107,22 @@ func (e *exchange) shown(scope access.Scope) (access.Identity, bool) {
 // returns false (https://fetch.spec.whatwg.org/#http-cors-protocol).
 func (e *exchange) crossOrigin(c *engine.CORS) bool {
 	e.cors = true
-	all := len(c.Origins) == 1 && c.Origins[0] == "*"
-	if !all {
+	origin := string(e.Get("origin"))
+	allowed := allowedOrigin(c, origin)
+	if allowed != "*" {
 		e.Set("Vary", "Origin")
 	}
-	origin := string(e.Get("origin"))
 	if origin == "" {
 		return true
 	}
 	preflight := string(e.Method) == http.MethodOptions && len(e.Get("access-control-request-method")) > 0
-	if allowed := all || slices.Contains(c.Origins, strings.ToLower(origin)); allowed {
-		if all {
-			origin = "*"
-		}
-		e.Set("Access-Control-Allow-Origin", origin)
+	if allowed != "" {
+		e.Set("Access-Control-Allow-Origin", allowed)
 		if c.Credentials {
 			e.Set("Access-Control-Allow-Credentials", "true")
 		}
 		if preflight {
-			methods := c.Methods
-			if len(methods) == 0 {
-				methods = []string{"GET", "HEAD", "POST"}
-			}
-			e.Set("Access-Control-Allow-Methods", strings.Join(methods, ", "))
-			if len(c.Headers) > 0 {
-				e.Set("Access-Control-Allow-Headers", strings.Join(c.Headers, ", "))
-			}
-			age := c.MaxAge
-			if age == 0 {
-				age = 5 * time.Minute
-			}
-			e.Set("Access-Control-Max-Age", strconv.Itoa(int(age.Seconds())))
+			e.allow(c)
 		} else {
 			e.Set("Access-Control-Expose-Headers", "X-Request-Id, X-Fre-Id")
 		}
@@ -146,4 +131,28 @@ func (e *exchange) crossOrigin(c *engine.CORS) bool {
 		_ = e.Send(http.StatusNoContent, nil) // fails only with the connection
 	}
 	return !preflight
+}
+
+// allowedOrigin returns the origin to allow: "*" for all, "" for none.
+func allowedOrigin(c *engine.CORS, origin string) string {
+	switch {
+	case len(c.Origins) == 1 && c.Origins[0] == "*":
+		return "*"
+	case slices.Contains(c.Origins, strings.ToLower(origin)):
+		return origin
+	}
+	return ""
+}
+
+// allow sets the fields that answer a preflight request of an allowed origin.
+func (e *exchange) allow(c *engine.CORS) {
+	methods := c.Methods
+	if len(methods) == 0 {
+		methods = []string{"GET", "HEAD", "POST"}
+	}
+	e.Set("Access-Control-Allow-Methods", strings.Join(methods, ", "))
+	if len(c.Headers) > 0 {
+		e.Set("Access-Control-Allow-Headers", strings.Join(c.Headers, ", "))
+	}
+	e.Set("Access-Control-Max-Age", strconv.Itoa(int(cmp.Or(c.MaxAge, 5*time.Minute).Seconds())))
 }

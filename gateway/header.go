@@ -91,6 +91,27 @@ func odd(c rune) bool {
 // mounted returns the path at which clients find a function, with the name as they wrote it.
 func mounted(name string) string { return "/function/" + name }
 
+// origin is where a request comes from: the connection, or the fields of trusted proxies.
+type origin struct {
+	proto, host, prefix string
+}
+
+// told takes a field of a trusted proxy, and reports whether the field changes o. Clients find the
+// function as named.
+func (o *origin) told(name, value, named string) bool {
+	switch name {
+	case forwardedProto:
+		o.proto = value
+	case forwardedHost:
+		o.host = value
+	case forwardedMount:
+		o.prefix = strings.TrimRight(value, "/") + mounted(named)
+	default:
+		return false
+	}
+	return true
+}
+
 // forwardedElement returns the gateway's own element of Forwarded (RFC 7239 section 4).
 func forwardedElement(node, host, proto string) string {
 	open, end := "", ""

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
@@ -16,31 +17,14 @@ import (
 // becomes the whole body, an empty answer (304, 412, 416) or one range. Several ranges of a file
 // are returned.
 func (a *reply) choose(r *request) (several []httpserver.Range) {
-	if a.size < 0 || a.status != http.StatusOK || r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if a.size < 0 || !a.selectable(r) {
 		return nil
 	}
 	of := httpserver.Validators{Tag: a.get("Etag"), Modified: a.get("Last-Modified")}
 	if a.file == nil && of == (httpserver.Validators{}) {
 		return nil
 	}
-	switch status := of.Precondition(r); status {
-	case http.StatusNotModified:
-		a.replace(status, "")
-		a.remove(func(name string) bool {
-			return strings.HasPrefix(name, "Content-") && name != "Content-Location" || name == "Last-Modified" && of.Tag != ""
-		})
-		return nil
-	case http.StatusPreconditionFailed:
-		a.refuse(failure.PreconditionFailed, "the condition of the request does not hold")
-		return nil
-	}
-	switch accepts := a.get("Accept-Ranges"); accepts {
-	case "", "bytes":
-		a.set("Accept-Ranges", "bytes")
-	default: // the function refuses ranges
-		return nil
-	}
-	if r.Method != http.MethodGet {
+	if !a.holds(r, of) || !a.acceptsRanges() || r.Method != http.MethodGet {
 		return nil
 	}
 	parts, ok := of.Ranges(r, a.size)
@@ -55,6 +39,36 @@ func (a *reply) choose(r *request) (several []httpserver.Range) {
 		return parts
 	}
 	return nil
+}
+
+// selectable reports whether conditions apply to the answer at all.
+func (a *reply) selectable(r *request) bool {
+	return a.status == http.StatusOK && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+}
+
+// holds reports whether the condition of the request holds. If not, a becomes the empty answer.
+func (a *reply) holds(r *request, of httpserver.Validators) bool {
+	switch status := of.Precondition(r); status {
+	case http.StatusNotModified:
+		a.replace(status, "")
+		a.remove(func(name string) bool {
+			return strings.HasPrefix(name, "Content-") && name != "Content-Location" || name == "Last-Modified" && of.Tag != ""
+		})
+		return false
+	case http.StatusPreconditionFailed:
+		a.refuse(failure.PreconditionFailed, "the condition of the request does not hold")
+		return false
+	}
+	return true
+}
+
+// acceptsRanges says in the header that ranges are answered, unless the function refuses ranges.
+func (a *reply) acceptsRanges() bool {
+	if accepts := a.get("Accept-Ranges"); accepts != "" && accepts != "bytes" {
+		return false
+	}
+	a.set("Accept-Ranges", "bytes")
+	return true
 }
 
 // cut reduces the body to one range.
@@ -112,23 +126,30 @@ func (a *reply) multipart(parts []httpserver.Range) (heads []string, length int6
 	return append(heads, end), length + int64(len(end))
 }
 
-// sendParts sends the answer of multipart. It copies the ranges through buf, since they are rare.
-func (a *reply) sendParts(f front, parts []httpserver.Range, heads []string, length int64, buf []byte) error {
+// sendParts answers with several ranges. It copies them through a buffer, since they are rare.
+func (a *reply) sendParts(f front, r *request, resp *engine.Response, parts []httpserver.Range) (begun bool, err error) {
+	b, err := f.Buffer(copySize)
+	if err != nil {
+		return false, err
+	}
+	defer b.Release()
+	heads, length := a.multipart(parts)
+	a.setFields(f, r, resp)
 	if err := f.Begin(a.status, length); err != nil {
-		return err
+		return true, err
 	}
 	for i, p := range parts {
 		if _, err := io.WriteString(f, heads[i]); err != nil {
-			return err
+			return true, err
 		}
-		n, err := io.CopyBuffer(writerOnly{f}, readerOnly{io.NewSectionReader(a.file, a.offset+p.First, p.Length)}, buf)
+		n, err := io.CopyBuffer(writerOnly{f}, readerOnly{io.NewSectionReader(a.file, a.offset+p.First, p.Length)}, b.Bytes())
 		if err == nil && n < p.Length {
 			err = io.ErrUnexpectedEOF // the file has become shorter
 		}
 		if err != nil {
-			return err
+			return true, err
 		}
 	}
-	_, err := io.WriteString(f, heads[len(parts)])
-	return err
+	_, err = io.WriteString(f, heads[len(parts)])
+	return true, err
 }

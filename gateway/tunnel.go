@@ -96,6 +96,15 @@ func (b *tunnel) open() error {
 	return nil
 }
 
+// upgrade adds the function's fields about the new protocol, which newReply leaves out.
+func (a *reply) upgrade(resp *engine.Response) {
+	for _, h := range resp.Header {
+		if http.CanonicalHeaderKey(h[0]) == "Upgrade" && httpserver.ValidField(h[0], h[1]) {
+			a.header = append(a.header, [2]string{"Upgrade", h[1]})
+		}
+	}
+}
+
 // carry changes the protocol as the function agreed, and passes the function's bytes to the
 // client until they end.
 func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
@@ -105,11 +114,7 @@ func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
 	}
 	defer held.Release()
 	buf := held.Bytes()
-	for _, h := range resp.Header {
-		if http.CanonicalHeaderKey(h[0]) == "Upgrade" && httpserver.ValidField(h[0], h[1]) {
-			a.header = append(a.header, [2]string{"Upgrade", h[1]})
-		}
-	}
+	a.upgrade(resp)
 	a.setFields(b.x, r, resp)
 	if err := b.open(); err != nil {
 		return &brokenError{err}
