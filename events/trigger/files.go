@@ -43,7 +43,7 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 		if t.Files == nil {
 			return nil
 		}
-		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, files: t.Files}
+		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, path: t.Files.Path}
 	}
 	instances := inbox.NewInstances(0, instancesEach)
 	run := func(ctx context.Context, w *wire) {
@@ -51,7 +51,7 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 		for ctx.Err() == nil {
 			below, err := work(w.tenant)
 			if err == nil {
-				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger), Instances: instances, Owner: w.tenant}
+				cfg := inbox.Config{Dir: below, Pattern: w.path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger), Instances: instances, Owner: w.tenant}
 				err = inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
 			}
 			if err != nil && ctx.Err() == nil && err.Error() != said { // log an error once, and not every second

@@ -127,30 +127,6 @@ func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *template.T
 	return ids, ignored, nil
 }
 
-// takeOn publishes an event within the tenant's quota. Only requests with a valid signature or
-// token count against the quota, because anybody can send invalid ones.
-func (s *Set) takeOn(ctx context.Context, f *engine.Function, ev *engine.Request, o events.Options) (events.Receipt, error) {
-	if s.cfg.Admit != nil {
-		if err := s.cfg.Admit(f.Config.Tenant); err != nil {
-			return events.Receipt{}, err
-		}
-	}
-	return s.cfg.Events.Publish(ctx, f.Name, ev, o)
-}
-
-func (s *Set) secret(f *engine.Function, t *template.Trigger, name string) ([]byte, error) {
-	err := errors.New("no secrets are configured")
-	if s.cfg.Secrets != nil {
-		var secret []byte
-		secret, err = s.cfg.Secrets.Secret(f.Config.Tenant, name)
-		if secret = bytes.TrimRight(secret, "\r\n"); err == nil && len(secret) > 0 { // a file's last line may end
-			return secret, nil
-		}
-	}
-	s.cfg.Log.Warn("secret of a trigger is missing", "function", f.Name, "trigger", t.Name, "secret", name, "error", err)
-	return nil, refused(failure.NoSecret, fmt.Errorf("the secret of trigger %s does not exist", t.Name))
-}
-
 func readBody(r *engine.Request) ([]byte, error) {
 	if r.Body == nil {
 		return nil, nil
@@ -164,9 +140,4 @@ func readBody(r *engine.Request) ([]byte, error) {
 		err = refused(failure.BodyTooLarge, fmt.Errorf("a hook's body has at most %d bytes", maxHook))
 	}
 	return body, err
-}
-
-// refused refuses a request for good.
-func refused(code failure.Code, err error) error {
-	return &events.RefusedError{Err: failure.Wrap(code, err, "")}
 }

@@ -20,102 +20,8 @@ type Bus interface {
 	Unsubscribe(ctx context.Context, sub events.Subscription) error
 }
 
-const (
-	// followEvery is how often a set checks whether functions have changed.
-	followEvery = time.Second
-	// unsubscribeWithin bounds the time to delete a subscription.
-	unsubscribeWithin = 10 * time.Second
-)
-
-// wire is a deployed trigger for messages or files, as configured now.
-type wire struct {
-	function, trigger, tenant string
-	nats                      *template.NATS
-	files                     *template.Files
-}
-
-// id identifies a wire with its configuration: a changed trigger has another id.
-func (w *wire) id() string {
-	id := w.function + "\x00" + w.trigger + "\x00" + w.tenant
-	if w.nats != nil {
-		return id + "\x00" + w.nats.Subject + "\x00" + w.nats.Stream + "\x00" + w.nats.Queue
-	}
-	return id + "\x00" + w.files.Path
-}
-
-// running is a wire whose goroutine runs.
-type running struct {
-	wire *wire
-	stop context.CancelFunc
-	done chan struct{}
-}
-
-// follow runs the triggers that pick returns a wire for, until ctx ends. It calls run while a
-// trigger is deployed, and gone after its removal.
-func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *template.Trigger) *wire, run, gone func(context.Context, *wire)) {
-	all := map[string]*running{}
-	defer func() {
-		for _, r := range all {
-			r.stop()
-			<-r.done
-		}
-	}()
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	var seen uint64
-	for first := true; ; first = false {
-		var changed uint64
-		if s.cfg.Changed != nil {
-			changed = s.cfg.Changed()
-		}
-		if first || s.cfg.Changed == nil || changed != seen {
-			seen = changed
-			s.adapt(ctx, all, pick, run, gone)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// adapt stops the wires that are no longer deployed, and starts new ones.
-func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*engine.Function, *template.Trigger) *wire, run, gone func(context.Context, *wire)) {
-	wanted := map[string]*wire{}
-	names := map[string]bool{} // of deployed triggers, whether changed or not
-	for _, f := range s.cfg.Engine.Functions() {
-		for i := range f.Config.Triggers {
-			if w := pick(f, &f.Config.Triggers[i]); w != nil {
-				wanted[w.id()] = w
-				names[w.function+"\x00"+w.trigger] = true
-			}
-		}
-	}
-	for id, r := range all {
-		if wanted[id] != nil {
-			continue
-		}
-		r.stop()
-		<-r.done
-		delete(all, id)
-		if !names[r.wire.function+"\x00"+r.wire.trigger] || r.wire.nats != nil && r.wire.nats.Stream != "" {
-			gone(ctx, r.wire)
-		}
-	}
-	for id, w := range wanted {
-		if all[id] != nil {
-			continue
-		}
-		live, stop := context.WithCancel(ctx)
-		r := &running{wire: w, stop: stop, done: make(chan struct{})}
-		all[id] = r
-		go func() {
-			defer close(r.done)
-			run(live, w)
-		}()
-	}
-}
+// unsubscribeWithin bounds the time to delete a subscription.
+const unsubscribeWithin = 10 * time.Second
 
 // NATS makes events of messages until ctx ends. allow checks that a tenant may subscribe to a
 // subject, because a function may have been deployed under another configuration.
@@ -124,12 +30,12 @@ func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject stri
 		if t.NATS == nil {
 			return nil
 		}
-		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, nats: t.NATS}
+		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, subject: t.NATS.Subject, stream: t.NATS.Stream, queue: t.NATS.Queue}
 	}
 	var said sync.Map // by wire, the error logged last: log each once, and not every second
 	run := func(ctx context.Context, w *wire) {
 		for ctx.Err() == nil {
-			err := allow(w.tenant, w.nats.Subject)
+			err := allow(w.tenant, w.subject)
 			if err == nil {
 				err = bus.Subscribe(ctx, w.subscription(), func(ctx context.Context, m *events.Message) error { return s.message(ctx, w, m) },
 					func(n int) {
@@ -161,7 +67,7 @@ func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject stri
 // the messages, and differs by subject.
 func (w *wire) subscription() events.Subscription {
 	sum := sha256.Sum256([]byte(w.id()))
-	sub := events.Subscription{Subject: w.nats.Subject, Stream: w.nats.Stream, Name: w.nats.Queue}
+	sub := events.Subscription{Subject: w.subject, Stream: w.stream, Name: w.queue}
 	if sub.Name == "" {
 		sub.Name = "fre-" + w.trigger + "-" + hex.EncodeToString(sum[:8])
 	}

@@ -4,7 +4,10 @@
 package trigger
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/template"
 )
 
 // Publisher is the part of *events.Service that triggers need.
@@ -107,4 +111,33 @@ func (d Down) Handshake(string, string, [][2]string) ([][2]string, error) { retu
 // Hook returns an error.
 func (d Down) Hook(context.Context, string, string, *engine.Request) ([]string, string, error) {
 	return nil, "", d.refusal()
+}
+
+// takeOn publishes an event within the tenant's quota. Only requests with a valid signature or
+// token count against the quota, because anybody can send invalid ones.
+func (s *Set) takeOn(ctx context.Context, f *engine.Function, ev *engine.Request, o events.Options) (events.Receipt, error) {
+	if s.cfg.Admit != nil {
+		if err := s.cfg.Admit(f.Config.Tenant); err != nil {
+			return events.Receipt{}, err
+		}
+	}
+	return s.cfg.Events.Publish(ctx, f.Name, ev, o)
+}
+
+func (s *Set) secret(f *engine.Function, t *template.Trigger, name string) ([]byte, error) {
+	err := errors.New("no secrets are configured")
+	if s.cfg.Secrets != nil {
+		var secret []byte
+		secret, err = s.cfg.Secrets.Secret(f.Config.Tenant, name)
+		if secret = bytes.TrimRight(secret, "\r\n"); err == nil && len(secret) > 0 { // a file's last line may end
+			return secret, nil
+		}
+	}
+	s.cfg.Log.Warn("secret of a trigger is missing", "function", f.Name, "trigger", t.Name, "secret", name, "error", err)
+	return nil, refused(failure.NoSecret, fmt.Errorf("the secret of trigger %s does not exist", t.Name))
+}
+
+// refused refuses a request for good.
+func refused(code failure.Code, err error) error {
+	return &events.RefusedError{Err: failure.Wrap(code, err, "")}
 }
