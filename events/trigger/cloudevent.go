@@ -95,6 +95,28 @@ func (e *cloudEvent) check(version string) error {
 	return nil
 }
 
+// attributesOf returns the attributes of an event in JSON, without data and null.
+func attributesOf(all map[string]json.RawMessage) (map[string]string, error) {
+	attributes := map[string]string{}
+	for name, raw := range all {
+		if name == "data" || name == "data_base64" || string(raw) == "null" {
+			continue
+		}
+		if !attributeName.MatchString(name) {
+			return nil, fmt.Errorf("attribute %q: lower-case letters and digits", name)
+		}
+		value, err := attribute(raw)
+		if err != nil {
+			return nil, fmt.Errorf("attribute %s: %w", name, err)
+		}
+		attributes[name] = value
+	}
+	return attributes, nil
+}
+
+// unprintable reports whether a character may not stand in a media type.
+func unprintable(r rune) bool { return r != '\t' && (r < ' ' || r >= 0x7f) }
+
 // structured reads the JSON format (CloudEvents JSON event format 1.0.2).
 func structured(text []byte) (cloudEvent, error) {
 	var e cloudEvent
@@ -102,19 +124,9 @@ func structured(text []byte) (cloudEvent, error) {
 	if err := strictJSON(text, &all); err != nil {
 		return e, err
 	}
-	attributes := map[string]string{}
-	for name, raw := range all {
-		if name == "data" || name == "data_base64" || string(raw) == "null" {
-			continue
-		}
-		if !attributeName.MatchString(name) {
-			return e, fmt.Errorf("attribute %q: lower-case letters and digits", name)
-		}
-		value, err := attribute(raw)
-		if err != nil {
-			return e, fmt.Errorf("attribute %s: %w", name, err)
-		}
-		attributes[name] = value
+	attributes, err := attributesOf(all)
+	if err != nil {
+		return e, err
 	}
 	e.id, e.source, e.typ = attributes["id"], attributes["source"], attributes["type"]
 	if err := e.check(attributes["specversion"]); err != nil {
@@ -130,7 +142,7 @@ func structured(text []byte) (cloudEvent, error) {
 	}
 	slices.SortFunc(e.header, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	if contentType != "" {
-		if strings.ContainsFunc(contentType, func(r rune) bool { return r != '\t' && (r < ' ' || r >= 0x7f) }) {
+		if strings.ContainsFunc(contentType, unprintable) {
 			return e, fmt.Errorf("datacontenttype %q: a media type has printable characters of ASCII, for example text/plain; charset=utf-8", contentType)
 		}
 		e.header = append(e.header, [2]string{"Content-Type", contentType}) // unchanged (section 3.1.1)
@@ -157,14 +169,18 @@ func (e *cloudEvent) data(data, encoded json.RawMessage, contentType *string) (e
 			*contentType = "application/json"
 		}
 	default:
-		var s string
-		if json.Unmarshal(data, &s) == nil {
-			e.body = []byte(s)
-		} else {
-			e.body = data
-		}
+		e.body = plain(data)
 	}
 	return nil
+}
+
+// plain returns the text of a JSON string, or any other JSON as it is.
+func plain(data json.RawMessage) []byte {
+	var s string
+	if json.Unmarshal(data, &s) == nil {
+		return []byte(s)
+	}
+	return data
 }
 
 func isJSON(contentType string) bool {

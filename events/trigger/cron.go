@@ -41,14 +41,9 @@ func (s *Set) Cron(ctx context.Context, marks Marks) {
 	tick := time.NewTicker(cronEvery)
 	defer tick.Stop()
 	all := map[string]*schedule{}
-	var seen uint64
-	for first := true; ; first = false {
-		var changed uint64
-		if s.cfg.Changed != nil {
-			changed = s.cfg.Changed()
-		}
-		if first || s.cfg.Changed == nil || changed != seen {
-			all, seen = s.schedules(all), changed
+	for changed := s.changes(); ; {
+		if changed() {
+			all = s.schedules(all)
 		}
 		for _, c := range all {
 			if c.times == nil {
@@ -97,17 +92,9 @@ func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	now := s.cfg.Now().Round(0) // wall clock only: the monotonic clock stops while the machine sleeps
 	if c.last.IsZero() {
-		last, err := marks.Mark(ctx, c.mark)
-		if err != nil {
+		if err := c.begin(ctx, marks, now); err != nil {
 			return err
 		}
-		if last.IsZero() { // deployed just now
-			if err := marks.SetMark(ctx, c.mark, now); err != nil {
-				return err
-			}
-			last = now
-		}
-		c.last = last
 	}
 	at := latest(c.times, c.last, now)
 	if at.IsZero() {
@@ -121,17 +108,7 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 		return err
 	}
 	if now.Sub(at) < cronLate || c.cron.Missed == "once" {
-		body := []byte(c.cron.Body)
-		r := &engine.Request{
-			Method: "POST", Path: c.cron.Path, Body: bytes.NewReader(body), Length: int64(len(body)),
-			Headers: [][2]string{{"X-Fre-Cron-Time", at.Format(time.RFC3339)}},
-		}
-		o := events.Options{Key: "cron\x00" + c.mark + "\x00" + at.UTC().Format(time.RFC3339), Source: "cron/" + c.trigger, Repeated: true}
-		_, err := s.cfg.Events.Publish(ctx, c.function, r, o)
-		switch {
-		case events.Final(err):
-			s.cfg.Log.WarnContext(ctx, "cron: time makes no event", "function", c.function, "trigger", c.trigger, "time", at, "error", err)
-		case err != nil:
+		if err := s.publishTime(ctx, c, at); err != nil {
 			return err
 		}
 	}
@@ -140,6 +117,38 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	}
 	c.last = at
 	return nil
+}
+
+// begin sets c.last, which is now for a trigger deployed just now.
+func (c *schedule) begin(ctx context.Context, marks Marks, now time.Time) error {
+	last, err := marks.Mark(ctx, c.mark)
+	if err != nil {
+		return err
+	}
+	if last.IsZero() {
+		if err := marks.SetMark(ctx, c.mark, now); err != nil {
+			return err
+		}
+		last = now
+	}
+	c.last = last
+	return nil
+}
+
+// publishTime makes the event of a time. An event refused for good is no error.
+func (s *Set) publishTime(ctx context.Context, c *schedule, at time.Time) error {
+	body := []byte(c.cron.Body)
+	r := &engine.Request{
+		Method: "POST", Path: c.cron.Path, Body: bytes.NewReader(body), Length: int64(len(body)),
+		Headers: [][2]string{{"X-Fre-Cron-Time", at.Format(time.RFC3339)}},
+	}
+	o := events.Options{Key: "cron\x00" + c.mark + "\x00" + at.UTC().Format(time.RFC3339), Source: "cron/" + c.trigger, Repeated: true}
+	_, err := s.cfg.Events.Publish(ctx, c.function, r, o)
+	if events.Final(err) {
+		s.cfg.Log.WarnContext(ctx, "cron: time makes no event", "function", c.function, "trigger", c.trigger, "time", at, "error", err)
+		return nil
+	}
+	return err
 }
 
 // latest returns the schedule's last time after after, at most until; zero if none.

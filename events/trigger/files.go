@@ -47,22 +47,17 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 	}
 	instances := inbox.NewInstances(0, instancesEach)
 	run := func(ctx context.Context, w *wire) {
-		said := ""
-		for ctx.Err() == nil {
+		try := func() error {
 			below, err := work(w.tenant)
-			if err == nil {
-				cfg := inbox.Config{Dir: below, Pattern: w.path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger), Instances: instances, Owner: w.tenant}
-				err = inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
+			if err != nil {
+				return err
 			}
-			if err != nil && ctx.Err() == nil && err.Error() != said { // log an error once, and not every second
-				said = err.Error()
-				s.cfg.Log.WarnContext(ctx, "files in /work make no events", "function", w.function, "trigger", w.trigger, "error", err)
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(followEvery):
-			}
+			cfg := inbox.Config{Dir: below, Pattern: w.path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger), Instances: instances, Owner: w.tenant}
+			return inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
 		}
+		insist(ctx, try, func(err error) {
+			s.cfg.Log.WarnContext(ctx, "files in /work make no events", "function", w.function, "trigger", w.trigger, "error", err)
+		})
 	}
 	gone := func(ctx context.Context, w *wire) {
 		if err := os.Remove(record(w)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -36,6 +36,11 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 	if t.CloudEvents != nil {
 		return s.cloudEvents(ctx, f, t, r, body)
 	}
+	return s.webhook(ctx, f, t, r, body)
+}
+
+// webhook publishes the event of a request to a webhook, if the request is signed and wanted.
+func (s *Set) webhook(ctx context.Context, f *engine.Function, t *template.Trigger, r *engine.Request, body []byte) (ids []string, ignored string, err error) {
 	w := t.Webhook
 	var secret []byte
 	if w.Secret != "" {
@@ -95,18 +100,28 @@ func (s *Set) find(function, trigger string) (*engine.Function, *template.Trigge
 	return f, &f.Config.Triggers[i], nil
 }
 
+// authorise checks the bearer token of a trigger for CloudEvents, if the trigger has one.
+func (s *Set) authorise(f *engine.Function, t *template.Trigger, r *engine.Request) error {
+	name := t.CloudEvents.Token
+	if name == "" {
+		return nil
+	}
+	secret, err := s.secret(f, t, name)
+	if err != nil {
+		return err
+	}
+	if !same([]byte(field(r.Headers, "Authorization")), append([]byte("Bearer "), secret...)) {
+		return refused(failure.BadToken, errors.New("the bearer token is missing or wrong"))
+	}
+	return nil
+}
+
 // cloudEvents publishes the events of a request that match the trigger. If one is refused, the
 // sender tries again, and the events accepted before are recognised by their keys.
 func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *template.Trigger, r *engine.Request, body []byte) (ids []string, ignored string, err error) {
 	c := t.CloudEvents
-	if c.Token != "" {
-		secret, err := s.secret(f, t, c.Token)
-		if err != nil {
-			return nil, "", err
-		}
-		if !same([]byte(field(r.Headers, "Authorization")), append([]byte("Bearer "), secret...)) {
-			return nil, "", refused(failure.BadToken, errors.New("the bearer token is missing or wrong"))
-		}
+	if err := s.authorise(f, t, r); err != nil {
+		return nil, "", err
 	}
 	all, err := parseCloudEvents(r.Headers, body)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/engine"
@@ -32,26 +31,19 @@ func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject stri
 		}
 		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, subject: t.NATS.Subject, stream: t.NATS.Stream, queue: t.NATS.Queue}
 	}
-	var said sync.Map // by wire, the error logged last: log each once, and not every second
 	run := func(ctx context.Context, w *wire) {
-		for ctx.Err() == nil {
-			err := allow(w.tenant, w.subject)
-			if err == nil {
-				err = bus.Subscribe(ctx, w.subscription(), func(ctx context.Context, m *events.Message) error { return s.message(ctx, w, m) },
-					func(n int) {
-						s.cfg.Log.WarnContext(ctx, "messages of NATS lost: more than fit into memory", "function", w.function, "trigger", w.trigger, "messages", n)
-					})
-			}
-			if err != nil && ctx.Err() == nil {
-				if last, _ := said.Swap(w.id(), err.Error()); last != err.Error() {
-					s.cfg.Log.WarnContext(ctx, "messages of NATS are not taken", "function", w.function, "trigger", w.trigger, "error", err)
-				}
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(followEvery):
-			}
+		lost := func(n int) {
+			s.cfg.Log.WarnContext(ctx, "messages of NATS lost: more than fit into memory", "function", w.function, "trigger", w.trigger, "messages", n)
 		}
+		try := func() error {
+			if err := allow(w.tenant, w.subject); err != nil {
+				return err
+			}
+			return bus.Subscribe(ctx, w.subscription(), func(ctx context.Context, m *events.Message) error { return s.message(ctx, w, m) }, lost)
+		}
+		insist(ctx, try, func(err error) {
+			s.cfg.Log.WarnContext(ctx, "messages of NATS are not taken", "function", w.function, "trigger", w.trigger, "error", err)
+		})
 	}
 	gone := func(ctx context.Context, w *wire) {
 		ctx, cancel := context.WithTimeout(ctx, unsubscribeWithin)

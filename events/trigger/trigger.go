@@ -113,6 +113,22 @@ func (d Down) Hook(context.Context, string, string, *engine.Request) ([]string, 
 	return nil, "", d.refusal()
 }
 
+// changes returns a function that reports whether functions may have changed since its last call.
+// The first call returns true.
+func (s *Set) changes() func() bool {
+	first, seen := true, uint64(0)
+	return func() bool {
+		if s.cfg.Changed == nil {
+			return true
+		}
+		was := seen
+		seen = s.cfg.Changed()
+		changed := first || seen != was
+		first = false
+		return changed
+	}
+}
+
 // takeOn publishes an event within the tenant's quota. Only requests with a valid signature or
 // token count against the quota, because anybody can send invalid ones.
 func (s *Set) takeOn(ctx context.Context, f *engine.Function, ev *engine.Request, o events.Options) (events.Receipt, error) {

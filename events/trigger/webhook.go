@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -42,22 +43,23 @@ func verify(w *template.Webhook, secret []byte, header [][2]string, body []byte,
 	case "stripe": // docs.stripe.com: Verify webhook signatures manually
 		return verifyStripe(w, secret, field(header, "Stripe-Signature"), body, now)
 	case "hmac":
-		name := w.Header
-		if name == "" {
-			name = "X-Signature-256"
-		}
-		var before []byte
-		if w.Timestamp != "" {
-			at := field(header, w.Timestamp)
-			if err := fresh(at, time.Second, w.Tolerance, now); err != nil {
-				return "", err
-			}
-			before = []byte(at + ".")
-		}
-		return verifyBody(secret, field(header, name), "sha256=", before, body)
+		return verifyHMAC(w, secret, header, body, now)
 	default: // none
 		return keyOf(header), nil
 	}
+}
+
+// verifyHMAC checks a signature in the fields that the template names.
+func verifyHMAC(w *template.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
+	var before []byte
+	if w.Timestamp != "" {
+		at := field(header, w.Timestamp)
+		if err := fresh(at, time.Second, w.Tolerance, now); err != nil {
+			return "", err
+		}
+		before = []byte(at + ".")
+	}
+	return verifyBody(secret, field(header, cmp.Or(w.Header, "X-Signature-256")), "sha256=", before, body)
 }
 
 // verifyBody checks an HMAC-SHA256 in hexadecimal or base64, with or without the prefix.
@@ -163,13 +165,8 @@ func pointed(pointer string, body []byte) (string, bool) {
 	value := json.RawMessage(body)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
 		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
-		var members map[string]json.RawMessage
-		var items []json.RawMessage
-		if json.Unmarshal(value, &members) == nil {
-			value = members[token]
-		} else if i, err := strconv.Atoi(token); err == nil && json.Unmarshal(value, &items) == nil && 0 <= i && i < len(items) {
-			value = items[i]
-		} else {
+		var ok bool
+		if value, ok = member(value, token); !ok {
 			return "", false
 		}
 	}
@@ -182,6 +179,19 @@ func pointed(pointer string, body []byte) (string, bool) {
 		return "", false
 	}
 	return plain, true
+}
+
+// member returns a member of an object, nil if absent, or an item of an array.
+func member(value json.RawMessage, token string) (json.RawMessage, bool) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(value, &members) == nil {
+		return members[token], true
+	}
+	var items []json.RawMessage
+	if i, err := strconv.Atoi(token); err == nil && json.Unmarshal(value, &items) == nil && 0 <= i && i < len(items) {
+		return items[i], true
+	}
+	return nil, false
 }
 
 // wanted returns why a request does not match the webhook's filters, "" if it does.

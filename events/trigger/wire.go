@@ -18,9 +18,12 @@ type wire struct {
 	path                      string // of files
 }
 
+// name identifies the trigger, whatever its configuration.
+func (w *wire) name() string { return w.function + "\x00" + w.trigger }
+
 // id identifies a wire with its configuration: a changed trigger has another id.
 func (w *wire) id() string {
-	id := w.function + "\x00" + w.trigger + "\x00" + w.tenant
+	id := w.name() + "\x00" + w.tenant
 	if w.subject != "" {
 		return id + "\x00" + w.subject + "\x00" + w.stream + "\x00" + w.queue
 	}
@@ -46,14 +49,8 @@ func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *template.
 	}()
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
-	var seen uint64
-	for first := true; ; first = false {
-		var changed uint64
-		if s.cfg.Changed != nil {
-			changed = s.cfg.Changed()
-		}
-		if first || s.cfg.Changed == nil || changed != seen {
-			seen = changed
+	for changed := s.changes(); ; {
+		if changed() {
 			s.adapt(ctx, all, pick, run, gone)
 		}
 		select {
@@ -64,18 +61,24 @@ func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *template.
 	}
 }
 
-// adapt stops the wires that are no longer deployed, and starts new ones.
-func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*engine.Function, *template.Trigger) *wire, run, gone func(context.Context, *wire)) {
-	wanted := map[string]*wire{}
-	names := map[string]bool{} // of deployed triggers, whether changed or not
+// deployed returns the wires of the deployed triggers by id, and the names of the triggers, whether
+// changed or not.
+func (s *Set) deployed(pick func(*engine.Function, *template.Trigger) *wire) (wires map[string]*wire, names map[string]bool) {
+	wires, names = map[string]*wire{}, map[string]bool{}
 	for _, f := range s.cfg.Engine.Functions() {
 		for i := range f.Config.Triggers {
 			if w := pick(f, &f.Config.Triggers[i]); w != nil {
-				wanted[w.id()] = w
-				names[w.function+"\x00"+w.trigger] = true
+				wires[w.id()] = w
+				names[w.name()] = true
 			}
 		}
 	}
+	return wires, names
+}
+
+// adapt stops the wires that are no longer deployed, and starts new ones.
+func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*engine.Function, *template.Trigger) *wire, run, gone func(context.Context, *wire)) {
+	wanted, names := s.deployed(pick)
 	for id, r := range all {
 		if wanted[id] != nil {
 			continue
@@ -83,7 +86,7 @@ func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*eng
 		r.stop()
 		<-r.done
 		delete(all, id)
-		if !names[r.wire.function+"\x00"+r.wire.trigger] || r.wire.stream != "" {
+		if !names[r.wire.name()] || r.wire.stream != "" {
 			gone(ctx, r.wire)
 		}
 	}
@@ -98,5 +101,21 @@ func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*eng
 			defer close(r.done)
 			run(live, w)
 		}()
+	}
+}
+
+// insist calls try every followEvery until ctx ends, and calls failed with each error that differs
+// from the error before.
+func insist(ctx context.Context, try func() error, failed func(error)) {
+	last := ""
+	for ctx.Err() == nil {
+		if err := try(); err != nil && ctx.Err() == nil && err.Error() != last {
+			last = err.Error()
+			failed(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(followEvery):
+		}
 	}
 }
