@@ -72,14 +72,14 @@ func (r *Registry) Collect(ctx context.Context, o CollectOptions) (Collected, er
 }
 
 // fileTime returns the current time of the clock that stamps files; that clock lags a little.
-func (r *Registry) fileTime() (time.Time, error) {
-	if r.cfg.ReadOnly {
+func (k *disk) fileTime() (time.Time, error) {
+	if k.readOnly {
 		return time.Now(), nil
 	}
-	if err := r.root.WriteFile(path.Join(tmpDir, "now"), []byte("now"), 0o644); err != nil {
+	if err := k.root.WriteFile(path.Join(tmpDir, "now"), []byte("now"), 0o644); err != nil {
 		return time.Time{}, err
 	}
-	info, err := r.root.Stat(path.Join(tmpDir, "now"))
+	info, err := k.root.Stat(path.Join(tmpDir, "now"))
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -91,12 +91,12 @@ type collection struct {
 	*Registry
 	CollectOptions
 	cutoff time.Time
-	kept   map[string]struct{} // digests of content in repositories, as digest.key
+	kept   map[string]struct{} // digests of content in repositories, as digest.short
 	did    Collected
 }
 
-// key returns a shortened digest, to save memory.
-func (d digest) key() string { return d.algorithm[3:4] + d.hex[:32] }
+// short returns a shortened digest, to save memory.
+func (d digest) short() string { return d.algorithm[3:4] + d.hex[:32] }
 
 func (c *collection) run(ctx context.Context) error {
 	if err := c.collectUploads(); err != nil {
@@ -118,14 +118,14 @@ func (c *collection) run(ctx context.Context) error {
 }
 
 // repositories returns the names of all repositories, sorted.
-func (r *Registry) repositories(ctx context.Context) ([]string, error) {
+func (k *disk) repositories(ctx context.Context) ([]string, error) {
 	var names []string
 	var walk func(name string) error
 	walk = func(name string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		entries, err := r.list(path.Join(reposDir, name))
+		entries, err := k.list(path.Join(reposDir, name))
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (c *collection) collectUpload(u *upload) error {
 		return nil
 	}
 	if err == nil && !c.DryRun {
-		err = c.endUpload(u)
+		err = c.uploads.end(u)
 	}
 	if err != nil {
 		return err
@@ -252,7 +252,7 @@ func (c *collection) collectRepository(ctx context.Context, name string) error {
 		}
 		c.cfg.Log.ErrorContext(ctx, "registry repository not collected", "repository", name, "error", err)
 		return c.eachDigest(repoPath(name, "_blobs"), func(d digest) error {
-			c.kept[d.key()] = struct{}{}
+			c.kept[d.short()] = struct{}{}
 			return nil
 		})
 	}
@@ -273,7 +273,7 @@ func (c *collection) collectRepository(ctx context.Context, name string) error {
 			}
 		}
 		left++
-		c.kept[d.key()] = struct{}{}
+		c.kept[d.short()] = struct{}{}
 		return nil
 	})
 	if err != nil || c.DryRun {
@@ -484,7 +484,7 @@ func (c *collection) collectContent(ctx context.Context) error {
 
 // collectBlob removes a blob's file unless a repository has the blob.
 func (c *collection) collectBlob(d digest) error {
-	if _, ok := c.kept[d.key()]; ok {
+	if _, ok := c.kept[d.short()]; ok {
 		return nil
 	}
 	size, removed, err := c.removeOld(d.blobPath())

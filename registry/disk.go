@@ -6,7 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // repoPath returns a path below a repository.
@@ -28,9 +31,9 @@ var areas = [...]string{"_blobs", "_manifests", "_tags", "_referrers"}
 
 // exists reports whether a repository of that name exists: a client has pushed to it, and some
 // content is left.
-func (r *Registry) exists(name string) (bool, error) {
+func (k *disk) exists(name string) (bool, error) {
 	for _, area := range areas[:3] {
-		if _, err := r.root.Stat(repoPath(name, area)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := k.root.Stat(repoPath(name, area)); !errors.Is(err, fs.ErrNotExist) {
 			return err == nil, err
 		}
 	}
@@ -38,9 +41,9 @@ func (r *Registry) exists(name string) (bool, error) {
 }
 
 // writeFile creates or replaces a file; it appears whole and durable.
-func (r *Registry) writeFile(name string, data []byte) error {
+func (k *disk) writeFile(name string, data []byte) error {
 	tmp := path.Join(tmpDir, rand.Text())
-	f, err := r.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := k.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
@@ -50,40 +53,40 @@ func (r *Registry) writeFile(name string, data []byte) error {
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = r.mkdirAll(path.Dir(name))
+		err = k.mkdirAll(path.Dir(name))
 	}
 	if err == nil {
-		err = r.root.Rename(tmp, name)
+		err = k.root.Rename(tmp, name)
 	}
 	if err != nil {
-		return errors.Join(err, r.root.Remove(tmp))
+		return errors.Join(err, k.root.Remove(tmp))
 	}
-	return r.syncDir(path.Dir(name))
+	return k.syncDir(path.Dir(name))
 }
 
 // mkdirAll makes a directory and its parents, durably.
-func (r *Registry) mkdirAll(name string) error {
-	err := r.root.Mkdir(name, 0o755)
+func (k *disk) mkdirAll(name string) error {
+	err := k.root.Mkdir(name, 0o755)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := r.mkdirAll(path.Dir(name)); err != nil {
+		if err := k.mkdirAll(path.Dir(name)); err != nil {
 			return err
 		}
-		if err = r.root.Mkdir(name, 0o755); errors.Is(err, fs.ErrExist) {
+		if err = k.root.Mkdir(name, 0o755); errors.Is(err, fs.ErrExist) {
 			return nil
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return r.syncDir(path.Dir(name))
+	return k.syncDir(path.Dir(name))
 }
 
 // syncDir makes the entries of a directory durable.
-func (r *Registry) syncDir(name string) error {
-	d, err := r.root.Open(name)
+func (k *disk) syncDir(name string) error {
+	d, err := k.root.OpenFile(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -91,8 +94,8 @@ func (r *Registry) syncDir(name string) error {
 }
 
 // remove removes a file; a missing file is no error.
-func (r *Registry) remove(name string) error {
-	if err := r.root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+func (k *disk) remove(name string) error {
+	if err := k.root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -101,30 +104,30 @@ func (r *Registry) remove(name string) error {
 // rely returns the info of a file and, if the file exists, keeps it for the grace period: rely
 // sets the file's time if older than half the period. The caller holds mu for reading, unless no
 // client or file will depend on the answer.
-func (r *Registry) rely(name string) (fs.FileInfo, error) {
-	info, err := r.root.Stat(name)
-	if err != nil || r.cfg.ReadOnly {
+func (k *disk) rely(name string) (fs.FileInfo, error) {
+	info, err := k.root.Stat(name)
+	if err != nil || k.readOnly {
 		return info, err
 	}
-	if now := time.Now(); now.Sub(info.ModTime()) >= r.cfg.Grace/2 {
-		err = r.root.Chtimes(name, now, now)
+	if now := time.Now(); now.Sub(info.ModTime()) >= k.grace/2 {
+		err = k.root.Chtimes(name, now, now)
 	}
 	return info, err
 }
 
 // link gives a repository an existing blob. The caller holds mu for reading.
-func (r *Registry) link(name string, d digest) error {
-	if _, err := r.rely(d.blobPath()); err != nil {
+func (k *disk) link(name string, d digest) error {
+	if _, err := k.rely(d.blobPath()); err != nil {
 		return err
 	}
 	marker := markerPath(name, d)
-	if _, err := r.rely(marker); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := k.rely(marker); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.mkdirAll(path.Dir(marker)); err != nil {
+	if err := k.mkdirAll(path.Dir(marker)); err != nil {
 		return err
 	}
-	f, err := r.root.OpenFile(marker, os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := k.root.OpenFile(marker, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
@@ -133,13 +136,36 @@ func (r *Registry) link(name string, d digest) error {
 
 // statBlob returns the size of a blob of a repository, and keeps the blob for the grace period.
 // Errors: fs.ErrNotExist. The caller holds mu for reading.
-func (r *Registry) statBlob(name string, d digest) (int64, error) {
-	if _, err := r.rely(markerPath(name, d)); err != nil {
+func (k *disk) statBlob(name string, d digest) (int64, error) {
+	if _, err := k.rely(markerPath(name, d)); err != nil {
 		return 0, err
 	}
-	info, err := r.rely(d.blobPath())
+	info, err := k.rely(d.blobPath())
 	if err != nil {
 		return 0, err
 	}
 	return info.Size(), nil
+}
+
+// disk is the directory of a registry. Its methods make a change durable before they return.
+type disk struct {
+	root     *os.Root
+	lock     *os.File
+	readOnly bool
+	grace    time.Duration // for which unreferenced files are kept
+
+	// mu guards the files below repos and blobs. A caller that creates a file, or relies on one,
+	// holds mu for reading, from the check of the file's references until the new file exists. A
+	// caller that removes a file holds mu for writing.
+	mu sync.RWMutex
+}
+
+// Close releases the directory.
+func (k *disk) Close() error {
+	var all []error
+	if k.lock != nil {
+		// Unlock explicitly: a child between fork and exec holds a copy of the descriptor.
+		all = append(all, unix.Flock(int(k.lock.Fd()), unix.LOCK_UN), k.lock.Close())
+	}
+	return errors.Join(append(all, k.root.Close())...)
 }

@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ServeHTTP answers a request of the distribution API.
@@ -115,7 +118,7 @@ func (r *Registry) getBlob(w http.ResponseWriter, req *http.Request, t target) e
 	if err != nil {
 		return err
 	}
-	f, err := r.root.Open(d.blobPath())
+	f, err := r.root.OpenFile(d.blobPath(), os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errBlobUnknown(t.name, d)
 	}
@@ -197,8 +200,8 @@ func (r *Registry) getCatalog(w http.ResponseWriter, req *http.Request, _ target
 
 // list returns the names in a directory, sorted by their bytes; none if the directory is
 // missing.
-func (r *Registry) list(dir string) ([]string, error) {
-	d, err := r.root.Open(dir)
+func (k *disk) list(dir string) ([]string, error) {
+	d, err := k.root.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -232,22 +232,22 @@ func manifestNames(ref string, params []string, data []byte) (digest, []string, 
 
 // keepManifest makes a manifest and its tags durable, after all content that the manifest refers
 // to.
-func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte, tags []string) error {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if err := r.syncContent(name, m); err != nil {
+func (k *disk) keepManifest(name string, d digest, m *manifest, data []byte, tags []string) error {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if err := k.syncContent(name, m); err != nil {
 		return err
 	}
 	if m.Subject != nil {
-		if err := r.keepReferrer(name, d, m, len(data)); err != nil {
+		if err := k.keepReferrer(name, d, m, len(data)); err != nil {
 			return err
 		}
 	}
-	if err := r.writeFile(manifestPath(name, d), fmt.Appendf(nil, "%-*s\n%s", manifestHead-1, m.MediaType, data)); err != nil {
+	if err := k.writeFile(manifestPath(name, d), fmt.Appendf(nil, "%-*s\n%s", manifestHead-1, m.MediaType, data)); err != nil {
 		return err
 	}
 	for _, tag := range tags {
-		if err := r.writeFile(tagPath(name, tag), []byte(d.String())); err != nil {
+		if err := k.writeFile(tagPath(name, tag), []byte(d.String())); err != nil {
 			return err
 		}
 	}
@@ -255,20 +255,20 @@ func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte,
 }
 
 // syncContent checks that the content of a manifest is there, and makes it durable.
-func (r *Registry) syncContent(name string, m *manifest) error {
+func (k *disk) syncContent(name string, m *manifest) error {
 	dirs := map[string]bool{}
 	for _, desc := range m.blobs() {
-		if err := r.checkBlob(name, desc, dirs); err != nil {
+		if err := k.checkBlob(name, desc, dirs); err != nil {
 			return err
 		}
 	}
 	for _, desc := range m.Manifests {
-		if err := r.checkManifest(name, desc, dirs); err != nil {
+		if err := k.checkManifest(name, desc, dirs); err != nil {
 			return err
 		}
 	}
 	for dir := range dirs {
-		if err := r.syncDir(dir); err != nil {
+		if err := k.syncDir(dir); err != nil {
 			return err
 		}
 	}
@@ -277,29 +277,29 @@ func (r *Registry) syncContent(name string, m *manifest) error {
 
 // keepReferrer writes the manifest's entry among the referrers of its subject. The entry comes before
 // the manifest; without the manifest it is not listed.
-func (r *Registry) keepReferrer(name string, d digest, m *manifest, size int) error {
+func (k *disk) keepReferrer(name string, d digest, m *manifest, size int) error {
 	subject, err := parseDigest(m.Subject.Digest)
 	if err != nil {
 		return err
 	}
-	if _, err := r.rely(manifestPath(name, subject)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := k.rely(manifestPath(name, subject)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	entry, err := json.Marshal(descriptor{MediaType: m.MediaType, Digest: d.String(), Size: int64(size), ArtifactType: m.artifactType(), Annotations: m.Annotations})
 	if err != nil {
 		return err
 	}
-	return r.writeFile(referrerPath(name, subject, d), entry)
+	return k.writeFile(referrerPath(name, subject, d), entry)
 }
 
 // checkBlob checks that the repository has the descriptor's blob, keeps the blob for the grace
 // period, and adds the directories that hold it to dirs.
-func (r *Registry) checkBlob(name string, desc descriptor, dirs map[string]bool) error {
+func (k *disk) checkBlob(name string, desc descriptor, dirs map[string]bool) error {
 	d, err := parseDigest(desc.Digest)
 	if err != nil { // the registry has no content under this algorithm
 		return missing(name, desc)
 	}
-	size, err := r.statBlob(name, d)
+	size, err := k.statBlob(name, d)
 	if errors.Is(err, fs.ErrNotExist) {
 		return missing(name, desc)
 	}
@@ -312,14 +312,14 @@ func (r *Registry) checkBlob(name string, desc descriptor, dirs map[string]bool)
 
 // checkManifest is checkBlob for an entry of an index. The entry may also be a blob, as in build
 // caches.
-func (r *Registry) checkManifest(name string, desc descriptor, dirs map[string]bool) error {
+func (k *disk) checkManifest(name string, desc descriptor, dirs map[string]bool) error {
 	d, err := parseDigest(desc.Digest)
 	if err != nil {
 		return missing(name, desc)
 	}
-	info, err := r.rely(manifestPath(name, d))
+	info, err := k.rely(manifestPath(name, d))
 	if errors.Is(err, fs.ErrNotExist) {
-		return r.checkBlob(name, desc, dirs)
+		return k.checkBlob(name, desc, dirs)
 	}
 	if err != nil {
 		return err
@@ -346,8 +346,8 @@ func checkSize(desc descriptor, size int64) error {
 
 // readManifest returns a manifest's media type and bytes, verified by the digest. Errors:
 // fs.ErrNotExist.
-func (r *Registry) readManifest(name string, d digest) (mediaType string, data []byte, err error) {
-	file, err := r.root.ReadFile(manifestPath(name, d))
+func (k *disk) readManifest(name string, d digest) (mediaType string, data []byte, err error) {
+	file, err := k.root.ReadFile(manifestPath(name, d))
 	if err != nil {
 		return "", nil, err
 	}
@@ -362,7 +362,7 @@ func (r *Registry) readManifest(name string, d digest) (mediaType string, data [
 
 // resolve returns the digest of a reference, which is a tag or a digest. Errors: fs.ErrNotExist
 // for a missing tag.
-func (r *Registry) resolve(name, ref string) (digest, error) {
+func (k *disk) resolve(name, ref string) (digest, error) {
 	if strings.Contains(ref, ":") {
 		d, err := parseDigest(ref)
 		if err != nil {
@@ -373,7 +373,7 @@ func (r *Registry) resolve(name, ref string) (digest, error) {
 	if !tagSyntax.MatchString(ref) {
 		return digest{}, fs.ErrNotExist
 	}
-	text, err := r.root.ReadFile(tagPath(name, ref))
+	text, err := k.root.ReadFile(tagPath(name, ref))
 	if err != nil {
 		return digest{}, err
 	}
@@ -439,12 +439,12 @@ func (r *Registry) deleteManifest(w http.ResponseWriter, _ *http.Request, t targ
 
 // removeManifest removes a manifest, its tags first: a crash leaves no tag without a manifest.
 // The caller holds mu.
-func (r *Registry) removeManifest(name string, d digest) error {
+func (k *disk) removeManifest(name string, d digest) error {
 	file := manifestPath(name, d)
-	if _, err := r.root.Stat(file); err != nil {
+	if _, err := k.root.Stat(file); err != nil {
 		return err
 	}
-	_, data, err := r.readManifest(name, d)
+	_, data, err := k.readManifest(name, d)
 	var m manifest
 	if err == nil {
 		err = json.Unmarshal(data, &m)
@@ -453,48 +453,48 @@ func (r *Registry) removeManifest(name string, d digest) error {
 		// Remove a damaged manifest, too; the next collection removes the entry for its subject.
 		m.Subject = nil
 	}
-	if err := r.removeTags(name, d); err != nil {
+	if err := k.removeTags(name, d); err != nil {
 		return err
 	}
-	if err := r.root.Remove(file); err != nil {
+	if err := k.root.Remove(file); err != nil {
 		return err
 	}
 	if m.Subject != nil {
 		if subject, err := parseDigest(m.Subject.Digest); err == nil {
-			if err := r.remove(referrerPath(name, subject, d)); err != nil {
+			if err := k.remove(referrerPath(name, subject, d)); err != nil {
 				return err
 			}
 		}
 	}
-	return r.syncDir(path.Dir(file))
+	return k.syncDir(path.Dir(file))
 }
 
 // removeTags removes the tags of a manifest.
-func (r *Registry) removeTags(name string, d digest) error {
-	tags, err := r.tagsOf(name)
+func (k *disk) removeTags(name string, d digest) error {
+	tags, err := k.tagsOf(name)
 	if err != nil {
 		return err
 	}
 	for _, tag := range tags[d] {
-		if err := r.root.Remove(tagPath(name, tag)); err != nil {
+		if err := k.root.Remove(tagPath(name, tag)); err != nil {
 			return err
 		}
 	}
 	if len(tags[d]) == 0 {
 		return nil
 	}
-	return r.syncDir(repoPath(name, "_tags"))
+	return k.syncDir(repoPath(name, "_tags"))
 }
 
 // tagsOf returns a repository's tags by digest, without damaged tags.
-func (r *Registry) tagsOf(name string) (map[digest][]string, error) {
-	tags, err := r.list(repoPath(name, "_tags"))
+func (k *disk) tagsOf(name string) (map[digest][]string, error) {
+	tags, err := k.list(repoPath(name, "_tags"))
 	if err != nil {
 		return nil, err
 	}
 	by := make(map[digest][]string)
 	for _, tag := range tags {
-		text, err := r.root.ReadFile(tagPath(name, tag))
+		text, err := k.root.ReadFile(tagPath(name, tag))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -580,14 +580,14 @@ func artifactTypeOf(entry []byte) string {
 
 // readReferrer returns an entry of a list of referrers, or nil if the entry is missing or
 // damaged, or its manifest is missing.
-func (r *Registry) readReferrer(name, file, entry string) ([]byte, error) {
+func (k *disk) readReferrer(name, file, entry string) ([]byte, error) {
 	algorithm, hex, _ := strings.Cut(entry, "-")
-	if _, err := r.root.Stat(manifestPath(name, digest{algorithm, hex})); errors.Is(err, fs.ErrNotExist) {
+	if _, err := k.root.Stat(manifestPath(name, digest{algorithm, hex})); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	} else if err != nil {
 		return nil, err
 	}
-	data, err := r.root.ReadFile(file)
+	data, err := k.root.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !json.Valid(data) {
 		return nil, nil
 	}

@@ -41,10 +41,15 @@ func newHash(algorithm string) hash.Hash {
 // digestSyntax is the image-spec's grammar of digests, for any algorithm.
 var digestSyntax = regexp.MustCompile(`^[a-z0-9]+([+._-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$`)
 
+// Errors in a digest.
 var (
-	errDigestSyntax      = errors.New("is not a digest, for example sha256:e3b0…")
-	errUnknownAlgorithm  = errors.New("has an unsupported algorithm: use sha256 or sha512")
-	errDigestLength      = errors.New("has the wrong length, or characters other than lower-case hexadecimal digits")
+	errDigestSyntax     = errors.New("is not a digest, for example sha256:e3b0…")
+	errUnknownAlgorithm = errors.New("has an unsupported algorithm: use sha256 or sha512")
+	errDigestLength     = errors.New("has the wrong length, or characters other than lower-case hexadecimal digits")
+)
+
+// Errors in the name of a repository.
+var (
 	errRepositoryName    = errors.New("is not a repository's name: use lower-case letters and digits, with separators . _ __ - and / between components")
 	errRepositoryTooLong = errors.New("is longer than 255 characters")
 )

@@ -32,7 +32,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,19 +84,13 @@ func (r *Registry) room() error {
 
 // Registry serves a directory. Several goroutines may call its methods.
 type Registry struct {
+	*disk
 	cfg     Config
-	root    *os.Root
-	lock    *os.File
 	uploads uploads
 	metrics metrics
 	origin  http.CrossOriginProtection // keeps web pages from pushing
 
 	maxReferrers int // bytes of an answer; less in tests
-
-	// mu guards the files below repos and blobs. A caller that creates a file, or relies on one,
-	// holds mu for reading, from the check of the file's references until the new file exists. A
-	// caller that removes a file holds mu for writing.
-	mu sync.RWMutex
 }
 
 const (
@@ -122,7 +115,11 @@ func Open(cfg Config) (_ *Registry, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open registry directory: %w", err)
 	}
-	r := &Registry{cfg: cfg, root: root, maxReferrers: maxReferrers}
+	r := &Registry{
+		disk: &disk{root: root, readOnly: cfg.ReadOnly, grace: cfg.Grace},
+		cfg:  cfg, maxReferrers: maxReferrers,
+	}
+	r.uploads.disk = r.disk
 	defer func() {
 		if err != nil {
 			_ = r.Close()
@@ -132,7 +129,11 @@ func Open(cfg Config) (_ *Registry, err error) {
 		return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
 	}
 	if !cfg.ReadOnly {
-		if err := r.prepare(); err != nil {
+		err := r.prepare()
+		if err == nil {
+			err = r.uploads.load()
+		}
+		if err != nil {
 			return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
 		}
 	}
@@ -142,33 +143,33 @@ func Open(cfg Config) (_ *Registry, err error) {
 	return r, nil
 }
 
-// prepare makes the directories and reads the unfinished uploads.
-func (r *Registry) prepare() error {
+// prepare makes the directories.
+func (k *disk) prepare() error {
 	// Files in tmp are half written and were never acknowledged.
-	if err := r.root.RemoveAll(tmpDir); err != nil {
+	if err := k.root.RemoveAll(tmpDir); err != nil {
 		return err
 	}
 	for _, dir := range []string{tmpDir, uploadsDir, blobsDir, reposDir} {
-		if err := r.root.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := k.root.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	return r.loadUploads()
+	return nil
 }
 
 // acquire locks the directory by its version file, which it creates in an empty directory.
-func (r *Registry) acquire() error {
+func (k *disk) acquire() error {
 	flag, how := os.O_RDWR|os.O_CREATE, unix.LOCK_EX
-	if r.cfg.ReadOnly {
+	if k.readOnly {
 		flag, how = os.O_RDONLY, unix.LOCK_SH
-	} else if err := r.checkDir(); err != nil {
+	} else if err := k.checkDir(); err != nil {
 		return err
 	}
-	f, err := r.root.OpenFile(versionFile, flag, 0o644)
+	f, err := k.root.OpenFile(versionFile, flag, 0o644)
 	if err != nil {
 		return err
 	}
-	r.lock = f
+	k.lock = f
 	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return ErrInUse
@@ -180,7 +181,7 @@ func (r *Registry) acquire() error {
 	switch {
 	case string(found[:n]) == version:
 		return nil
-	case n == 0 && !r.cfg.ReadOnly:
+	case n == 0 && !k.readOnly:
 		if _, err := f.WriteAt([]byte(version), 0); err != nil {
 			return err
 		}
@@ -190,11 +191,11 @@ func (r *Registry) acquire() error {
 }
 
 // checkDir refuses a directory with other files and no registry.
-func (r *Registry) checkDir() error {
-	if _, err := r.root.Stat(versionFile); !errors.Is(err, fs.ErrNotExist) {
+func (k *disk) checkDir() error {
+	if _, err := k.root.Stat(versionFile); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	entries, err := fs.ReadDir(r.root.FS(), ".")
+	entries, err := fs.ReadDir(k.root.FS(), ".")
 	if err != nil {
 		return err
 	}
@@ -206,11 +207,6 @@ func (r *Registry) checkDir() error {
 
 // Close releases the directory. Shut down the registry's server first.
 func (r *Registry) Close() error {
-	var all []error
-	if r.lock != nil {
-		// Unlock explicitly: a child between fork and exec holds a copy of the descriptor.
-		all = append(all, unix.Flock(int(r.lock.Fd()), unix.LOCK_UN), r.lock.Close())
-	}
 	r.metrics.unregister(r.cfg.Metrics)
-	return errors.Join(append(all, r.root.Close())...)
+	return r.disk.Close()
 }

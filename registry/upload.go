@@ -35,6 +35,8 @@ var buffers = sync.Pool{New: func() any { return new([uploadBuffer]byte) }}
 
 // uploads are the unfinished uploads.
 type uploads struct {
+	disk *disk
+
 	mu   sync.Mutex
 	byID map[string]*upload
 }
@@ -110,65 +112,65 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// loadUploads loads the uploads of an earlier process.
-func (r *Registry) loadUploads() error {
-	names, err := r.list(uploadsDir)
+// load loads the uploads of an earlier process.
+func (s *uploads) load() error {
+	names, err := s.disk.list(uploadsDir)
 	if err != nil {
 		return err
 	}
-	r.uploads.byID = make(map[string]*upload)
+	s.byID = make(map[string]*upload)
 	for _, name := range names {
-		info, err := r.root.Stat(path.Join(uploadsDir, name))
+		info, err := s.disk.root.Stat(path.Join(uploadsDir, name))
 		if err != nil {
 			return err
 		}
 		id, _, _ := strings.Cut(name, ".")
 		u := &upload{id: id, file: path.Join(uploadsDir, name), turn: make(chan struct{}, 1), algorithm: sha256Name}
 		u.size.Store(info.Size())
-		r.uploads.byID[id] = u
+		s.byID[id] = u
 	}
 	return nil
 }
 
-// newUpload begins an upload and hashes content as it arrives. The caller has the turn and gives
+// begin begins an upload and hashes content as it arrives. The caller has the turn and gives
 // it back.
-func (r *Registry) newUpload(name, algorithm string) (*upload, error) {
+func (s *uploads) begin(name, algorithm string) (*upload, error) {
 	id := newUUID()
 	u := &upload{id: id, file: uploadPath(id, name), turn: make(chan struct{}, 1), algorithm: algorithm, hash: newHash(algorithm)}
 	u.turn <- struct{}{}
-	r.uploads.mu.Lock()
-	full := len(r.uploads.byID) >= maxUploads
+	s.mu.Lock()
+	full := len(s.byID) >= maxUploads
 	if !full {
-		r.uploads.byID[id] = u
+		s.byID[id] = u
 	}
-	r.uploads.mu.Unlock()
+	s.mu.Unlock()
 	if full {
 		return nil, errTooManyUps
 	}
-	f, err := r.root.OpenFile(u.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := s.disk.root.OpenFile(u.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err == nil {
 		err = f.Close()
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.endUpload(u))
+		return nil, errors.Join(err, s.end(u))
 	}
 	return u, nil
 }
 
-// endUpload forgets an upload and removes its file if it still exists. The caller has the turn.
-func (r *Registry) endUpload(u *upload) error {
+// end forgets an upload and removes its file if it still exists. The caller has the turn.
+func (s *uploads) end(u *upload) error {
 	u.done = true
-	r.uploads.mu.Lock()
-	delete(r.uploads.byID, u.id)
-	r.uploads.mu.Unlock()
-	return r.remove(u.file)
+	s.mu.Lock()
+	delete(s.byID, u.id)
+	s.mu.Unlock()
+	return s.disk.remove(u.file)
 }
 
 // find returns an upload of the target's repository.
-func (r *Registry) find(t target) (*upload, error) {
-	r.uploads.mu.Lock()
-	u := r.uploads.byID[t.ref]
-	r.uploads.mu.Unlock()
+func (s *uploads) find(t target) (*upload, error) {
+	s.mu.Lock()
+	u := s.byID[t.ref]
+	s.mu.Unlock()
 	if u == nil || u.file != uploadPath(u.id, t.name) {
 		return nil, errUploadUnknown(t.ref)
 	}
@@ -198,7 +200,7 @@ func (u *upload) takeTurn(w http.ResponseWriter, req *http.Request) (*claim, fun
 
 // change finds an upload and takes its turn.
 func (r *Registry) change(w http.ResponseWriter, req *http.Request, t target) (*upload, *claim, func(), error) {
-	u, err := r.find(t)
+	u, err := r.uploads.find(t)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -290,7 +292,7 @@ func (u *upload) rehash(ctx context.Context, f *os.File) error {
 // finish verifies the content, sets the final name and links the blob to the repository. finish
 // ends the upload, even on an error.
 func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest) (err error) {
-	defer func() { err = errors.Join(err, r.endUpload(u)) }()
+	defer func() { err = errors.Join(err, r.uploads.end(u)) }()
 	f, err := r.root.OpenFile(u.file, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -361,7 +363,7 @@ func (r *Registry) postUpload(w http.ResponseWriter, req *http.Request, t target
 	}
 	s := query.Get("digest")
 	if s == "" {
-		u, err := r.newUpload(t.name, algorithm)
+		u, err := r.uploads.begin(t.name, algorithm)
 		if err != nil {
 			return err
 		}
@@ -379,14 +381,14 @@ func (r *Registry) receiveWhole(w http.ResponseWriter, req *http.Request, t targ
 	if err != nil {
 		return errDigestInvalid(s, err)
 	}
-	u, err := r.newUpload(t.name, d.algorithm)
+	u, err := r.uploads.begin(t.name, d.algorithm)
 	if err != nil {
 		return err
 	}
 	c := u.claimUpload(w)
 	defer func() { u.release(c); <-u.turn }()
 	if err := r.receive(req, u, c, -1); err != nil {
-		return errors.Join(err, r.endUpload(u)) // the client has no id to continue with
+		return errors.Join(err, r.uploads.end(u)) // the client has no id to continue with
 	}
 	if err := r.finish(req.Context(), u, t.name, d); err != nil {
 		return err
@@ -427,7 +429,7 @@ func (r *Registry) mount(ctx context.Context, name, from string, d digest) (bool
 
 // getUpload returns the progress of an upload, for a client that lost the response to a request.
 func (r *Registry) getUpload(w http.ResponseWriter, _ *http.Request, t target) error {
-	u, err := r.find(t)
+	u, err := r.uploads.find(t)
 	if err != nil {
 		return err
 	}
@@ -491,7 +493,7 @@ func (r *Registry) deleteUpload(w http.ResponseWriter, req *http.Request, t targ
 		return err
 	}
 	defer release()
-	if err := r.endUpload(u); err != nil {
+	if err := r.uploads.end(u); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
