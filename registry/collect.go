@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strings"
 	"time"
 )
@@ -71,21 +70,6 @@ func (r *Registry) Collect(ctx context.Context, o CollectOptions) (Collected, er
 	return c.did, nil
 }
 
-// fileTime returns the current time of the clock that stamps files; that clock lags a little.
-func (k *disk) fileTime() (time.Time, error) {
-	if k.readOnly {
-		return time.Now(), nil
-	}
-	if err := k.root.WriteFile(path.Join(tmpDir, "now"), []byte("now"), 0o644); err != nil {
-		return time.Time{}, err
-	}
-	info, err := k.root.Stat(path.Join(tmpDir, "now"))
-	if err != nil {
-		return time.Time{}, err
-	}
-	return info.ModTime(), nil
-}
-
 // collection is a run of Collect.
 type collection struct {
 	*Registry
@@ -94,9 +78,6 @@ type collection struct {
 	kept   map[string]struct{} // digests of content in repositories, as digest.short
 	did    Collected
 }
-
-// short returns a shortened digest, to save memory.
-func (d digest) short() string { return d.algorithm[3:4] + d.hex[:32] }
 
 func (c *collection) run(ctx context.Context) error {
 	if err := c.collectUploads(); err != nil {
@@ -115,36 +96,6 @@ func (c *collection) run(ctx context.Context) error {
 		}
 	}
 	return c.collectContent(ctx)
-}
-
-// repositories returns the names of all repositories, sorted.
-func (k *disk) repositories(ctx context.Context) ([]string, error) {
-	var names []string
-	var walk func(name string) error
-	walk = func(name string) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		entries, err := k.list(path.Join(reposDir, name))
-		if err != nil {
-			return err
-		}
-		is := false
-		for _, entry := range entries {
-			if strings.HasPrefix(entry, "_") {
-				is = is || entry != "_referrers"
-			} else if err := walk(path.Join(name, entry)); err != nil {
-				return err
-			}
-		}
-		if is && name != "" {
-			names = append(names, name)
-		}
-		return nil
-	}
-	err := walk("")
-	slices.Sort(names)
-	return names, err
 }
 
 // collectUploads ends the uploads that received no data for the grace period.

@@ -3,14 +3,41 @@ package registry
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// ErrInUse is wrapped by [Open] if another process has the directory open.
+var ErrInUse = errors.New("the directory is in use by another registry")
+
+const (
+	versionFile = "version"
+	version     = "fre registry 1\n"
+	tmpDir      = "tmp"
+	uploadsDir  = "uploads"
+	blobsDir    = "blobs"
+	reposDir    = "repos"
+)
+
+// disk is the directory of a registry. Its methods make a change durable before they return.
+type disk struct {
+	root     *os.Root
+	lock     *os.File
+	readOnly bool
+	grace    time.Duration // for which unreferenced files are kept
+
+	// mu guards the files below repos and blobs. A caller that creates a file, or relies on one,
+	// holds mu for reading, from the check of the file's references until the new file exists. A
+	// caller that removes a file holds mu for writing.
+	mu sync.RWMutex
+}
 
 // repoPath returns a path below a repository.
 func repoPath(name string, elem ...string) string {
@@ -24,20 +51,6 @@ func tagPath(name, tag string) string           { return repoPath(name, "_tags",
 // referrerPath returns the path of the descriptor of a manifest, by the manifest's subject.
 func referrerPath(name string, subject, manifest digest) string {
 	return repoPath(name, "_referrers", subject.path(), manifest.algorithm+"-"+manifest.hex)
-}
-
-// areas are the directories of a repository.
-var areas = [...]string{"_blobs", "_manifests", "_tags", "_referrers"}
-
-// exists reports whether a repository of that name exists: a client has pushed to it, and some
-// content is left.
-func (k *disk) exists(name string) (bool, error) {
-	for _, area := range areas[:3] {
-		if _, err := k.root.Stat(repoPath(name, area)); !errors.Is(err, fs.ErrNotExist) {
-			return err == nil, err
-		}
-	}
-	return false, nil
 }
 
 // writeFile creates or replaces a file; it appears whole and durable.
@@ -115,49 +128,66 @@ func (k *disk) rely(name string) (fs.FileInfo, error) {
 	return info, err
 }
 
-// link gives a repository an existing blob. The caller holds mu for reading.
-func (k *disk) link(name string, d digest) error {
-	if _, err := k.rely(d.blobPath()); err != nil {
+// acquire locks the directory by its version file, which it creates in an empty directory.
+func (k *disk) acquire() error {
+	flag, how := os.O_RDWR|os.O_CREATE, unix.LOCK_EX
+	if k.readOnly {
+		flag, how = os.O_RDONLY, unix.LOCK_SH
+	} else if err := k.checkDir(); err != nil {
 		return err
 	}
-	marker := markerPath(name, d)
-	if _, err := k.rely(marker); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := k.mkdirAll(path.Dir(marker)); err != nil {
-		return err
-	}
-	f, err := k.root.OpenFile(marker, os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := k.root.OpenFile(versionFile, flag, 0o644)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	k.lock = f
+	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return ErrInUse
+		}
+		return fmt.Errorf("lock: %w", err)
+	}
+	var found [64]byte
+	n, _ := f.ReadAt(found[:], 0)
+	switch {
+	case string(found[:n]) == version:
+		return nil
+	case n == 0 && !k.readOnly:
+		if _, err := f.WriteAt([]byte(version), 0); err != nil {
+			return err
+		}
+		return f.Sync()
+	}
+	return fmt.Errorf("unknown version %q, not %q: written by a newer FRE, or not a registry", found[:n], version)
 }
 
-// statBlob returns the size of a blob of a repository, and keeps the blob for the grace period.
-// Errors: fs.ErrNotExist. The caller holds mu for reading.
-func (k *disk) statBlob(name string, d digest) (int64, error) {
-	if _, err := k.rely(markerPath(name, d)); err != nil {
-		return 0, err
+// prepare makes the directories.
+func (k *disk) prepare() error {
+	// Files in tmp are half written and were never acknowledged.
+	if err := k.root.RemoveAll(tmpDir); err != nil {
+		return err
 	}
-	info, err := k.rely(d.blobPath())
+	for _, dir := range []string{tmpDir, uploadsDir, blobsDir, reposDir} {
+		if err := k.root.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkDir refuses a directory with other files and no registry.
+func (k *disk) checkDir() error {
+	if _, err := k.root.Stat(versionFile); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	entries, err := fs.ReadDir(k.root.FS(), ".")
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return info.Size(), nil
-}
-
-// disk is the directory of a registry. Its methods make a change durable before they return.
-type disk struct {
-	root     *os.Root
-	lock     *os.File
-	readOnly bool
-	grace    time.Duration // for which unreferenced files are kept
-
-	// mu guards the files below repos and blobs. A caller that creates a file, or relies on one,
-	// holds mu for reading, from the check of the file's references until the new file exists. A
-	// caller that removes a file holds mu for writing.
-	mu sync.RWMutex
+	if len(entries) > 0 {
+		return fmt.Errorf("holds %s but no registry: give an empty or a new directory", entries[0].Name())
+	}
+	return nil
 }
 
 // Close releases the directory.
@@ -169,3 +199,37 @@ func (k *disk) Close() error {
 	}
 	return errors.Join(append(all, k.root.Close())...)
 }
+
+// fileTime returns the current time of the clock that stamps files; that clock lags a little.
+func (k *disk) fileTime() (time.Time, error) {
+	if k.readOnly {
+		return time.Now(), nil
+	}
+	if err := k.root.WriteFile(path.Join(tmpDir, "now"), []byte("now"), 0o644); err != nil {
+		return time.Time{}, err
+	}
+	info, err := k.root.Stat(path.Join(tmpDir, "now"))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
+}
+
+// list returns the names in a directory, sorted by their bytes; none if the directory is
+// missing.
+func (k *disk) list(dir string) ([]string, error) {
+	d, err := k.root.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+// blobPath returns the path of the content, common to all repositories.
+func (d digest) blobPath() string { return path.Join(blobsDir, d.algorithm, d.hex[:2], d.hex) }

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -109,19 +108,4 @@ func errnoOf(err error) error {
 		return errno
 	}
 	return err
-}
-
-// writeError writes an error in the form of the distribution-spec.
-func writeError(w http.ResponseWriter, e *apiError) {
-	type one struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	}
-	body, _ := json.Marshal(struct { // strings only
-		Errors []one `json:"errors"`
-	}{[]one{{e.code, e.message}}})
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Del("Content-Length")
-	w.WriteHeader(e.status)
-	_, _ = w.Write(body)
 }

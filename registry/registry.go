@@ -26,27 +26,21 @@ package registry
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 )
 
 // DefaultGrace is the time for which unreferenced blobs and unfinished uploads are kept.
 const DefaultGrace = 24 * time.Hour
 
-// MaxManifestBytes is the size of the largest accepted manifest: the minimum that the
-// distribution-spec requires.
-const MaxManifestBytes = 4 << 20
-
-// ErrInUse is wrapped by [Open] if another process has the directory open.
-var ErrInUse = errors.New("the directory is in use by another registry")
+// maxReferrers is the approximate size of a response with referrers. Clients accept at least the
+// size of the largest manifest.
+const maxReferrers = MaxManifestBytes - 64<<10
 
 // Config configures a registry. Required: Dir, Log.
 type Config struct {
@@ -93,15 +87,6 @@ type Registry struct {
 	maxReferrers int // bytes of an answer; less in tests
 }
 
-const (
-	versionFile = "version"
-	version     = "fre registry 1\n"
-	tmpDir      = "tmp"
-	uploadsDir  = "uploads"
-	blobsDir    = "blobs"
-	reposDir    = "repos"
-)
-
 // Open returns the registry of cfg.Dir; the caller closes it. Only one process may have a
 // directory open ([ErrInUse]), except that several read-only processes may share it.
 func Open(cfg Config) (_ *Registry, err error) {
@@ -141,68 +126,6 @@ func Open(cfg Config) (_ *Registry, err error) {
 		return nil, err
 	}
 	return r, nil
-}
-
-// prepare makes the directories.
-func (k *disk) prepare() error {
-	// Files in tmp are half written and were never acknowledged.
-	if err := k.root.RemoveAll(tmpDir); err != nil {
-		return err
-	}
-	for _, dir := range []string{tmpDir, uploadsDir, blobsDir, reposDir} {
-		if err := k.root.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// acquire locks the directory by its version file, which it creates in an empty directory.
-func (k *disk) acquire() error {
-	flag, how := os.O_RDWR|os.O_CREATE, unix.LOCK_EX
-	if k.readOnly {
-		flag, how = os.O_RDONLY, unix.LOCK_SH
-	} else if err := k.checkDir(); err != nil {
-		return err
-	}
-	f, err := k.root.OpenFile(versionFile, flag, 0o644)
-	if err != nil {
-		return err
-	}
-	k.lock = f
-	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return ErrInUse
-		}
-		return fmt.Errorf("lock: %w", err)
-	}
-	var found [64]byte
-	n, _ := f.ReadAt(found[:], 0)
-	switch {
-	case string(found[:n]) == version:
-		return nil
-	case n == 0 && !k.readOnly:
-		if _, err := f.WriteAt([]byte(version), 0); err != nil {
-			return err
-		}
-		return f.Sync()
-	}
-	return fmt.Errorf("unknown version %q, not %q: written by a newer FRE, or not a registry", found[:n], version)
-}
-
-// checkDir refuses a directory with other files and no registry.
-func (k *disk) checkDir() error {
-	if _, err := k.root.Stat(versionFile); !errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	entries, err := fs.ReadDir(k.root.FS(), ".")
-	if err != nil {
-		return err
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("holds %s but no registry: give an empty or a new directory", entries[0].Name())
-	}
-	return nil
 }
 
 // Close releases the directory. Shut down the registry's server first.

@@ -187,3 +187,16 @@ func (u *Users) authenticate(req *http.Request) (user, bool) {
 	u.checked[sum] = true
 	return one, true
 }
+
+// admit checks the credentials of a request.
+func (u *Users) admit(w http.ResponseWriter, req *http.Request, reads bool) error {
+	user, ok := u.authenticate(req)
+	if !ok {
+		w.Header().Set("WWW-Authenticate", `Basic realm="FRE registry", charset="UTF-8"`)
+		return errUnauthorized
+	}
+	if !reads && !user.writer {
+		return errDenied
+	}
+	return nil
+}
