@@ -20,6 +20,7 @@
 package access
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -92,14 +93,15 @@ type Config struct {
 
 // Access is safe for concurrent use. Lock order: changing before mu.
 type Access struct {
+	records // state is replaced as a whole, under mu
+	*audit
+
 	cfg     Config
-	audit   *audit
 	secrets secretFiles
 	begun   time.Time // origin of the limiters' clocks
 
-	state    atomic.Pointer[state] // replaced as a whole, under mu
-	failures Addresses             // of failed authentication
-	oidc     []*issuer
+	failures Addresses // of failed authentication
+	oidc     issuers
 
 	table   Table     // nil: the engine is not in a cluster
 	node    string    // name of this node in the cluster
@@ -114,6 +116,9 @@ type Access struct {
 	caught  bool               // the table has been read completely
 	unsaved bool               // rows of the table are not yet on disk
 }
+
+// records are the tenants and tokens in force.
+type records struct{ state atomic.Pointer[state] }
 
 // state is the content of access.json. A published state never changes.
 type state struct {
@@ -159,7 +164,7 @@ func Open(cfg Config) (_ *Access, err error) {
 		return nil, err
 	}
 	a.failures = NewAddresses(Rate{Each: failureEvery, Burst: failureBurst})
-	if a.audit, err = openAudit(filepath.Join(cfg.Dir, "audit.ndjson"), cfg.AuditBytes, cfg.AuditFiles); err != nil {
+	if a.audit, err = openAudit(filepath.Join(cfg.Dir, "audit.ndjson"), &cfg); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -175,6 +180,7 @@ func (c *Config) setDefaults() {
 	if c.HTTP == nil {
 		c.HTTP = &http.Client{Timeout: 10 * time.Second}
 	}
+	c.AuditBytes, c.AuditFiles = cmp.Or(c.AuditBytes, 16<<20), cmp.Or(c.AuditFiles, 8)
 }
 
 // makeDirs makes directories that only the engine's user may enter.

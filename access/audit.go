@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
@@ -50,6 +51,8 @@ func ClientOf(r *http.Request) netip.Addr {
 
 // audit appends lines to a file of mode 0600, and rotates the file.
 type audit struct {
+	log   *slog.Logger
+	now   func() time.Time
 	path  string
 	limit int64
 	files int
@@ -64,14 +67,8 @@ type audit struct {
 	watches map[*auditWatch]struct{}
 }
 
-func openAudit(path string, limit int64, files int) (*audit, error) {
-	if limit == 0 {
-		limit = 16 << 20
-	}
-	if files == 0 {
-		files = 8
-	}
-	a := &audit{path: path, limit: limit, files: files, reading: make(chan struct{}, 1), watches: map[*auditWatch]struct{}{}}
+func openAudit(path string, cfg *Config) (*audit, error) {
+	a := &audit{log: cfg.Log, now: cfg.Now, path: path, limit: cfg.AuditBytes, files: cfg.AuditFiles, reading: make(chan struct{}, 1), watches: map[*auditWatch]struct{}{}}
 	if err := a.open(); err != nil {
 		return nil, fmt.Errorf("open audit log: %w", err)
 	}
@@ -102,12 +99,12 @@ func (a *audit) open() error {
 // Record writes an entry to the audit log. Actions are on disk when Record returns; refusals, which
 // anybody can cause, are not synced. Lost entries are counted in the next entry written, and
 // reported in the engine's log.
-func (a *Access) Record(e Entry) {
+func (a *audit) Record(e Entry) {
 	if e.Time.IsZero() {
-		e.Time = a.cfg.Now().UTC().Truncate(time.Millisecond)
+		e.Time = a.now().UTC().Truncate(time.Millisecond)
 	}
-	if err := a.audit.append(e); err != nil {
-		a.cfg.Log.Error("audit log not written", "action", e.Action, "on", e.On, "who", e.Who, "error", err)
+	if err := a.append(e); err != nil {
+		a.log.Error("audit log not written", "action", e.Action, "on", e.On, "who", e.Who, "error", err)
 	}
 }
 

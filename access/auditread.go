@@ -49,10 +49,10 @@ type auditWatch struct {
 // Audit calls emit for entries of the audit log, oldest first: the newest entries of all files and,
 // with Follow, each entry written later, without gaps or repetitions. Lines torn by a crash are
 // skipped. Errors: emit's, and ErrBehind if a follower lags by more than auditBacklog entries.
-func (a *Access) Audit(ctx context.Context, o AuditOptions, emit func(Entry) error) error {
-	found, w, err := a.audit.read(ctx, &o)
+func (a *audit) Audit(ctx context.Context, o AuditOptions, emit func(Entry) error) error {
+	found, w, err := a.read(ctx, &o)
 	if w != nil {
-		defer a.audit.unwatch(w)
+		defer a.unwatch(w)
 	}
 	if err != nil {
 		return fmt.Errorf("read audit log: %w", err)

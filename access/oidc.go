@@ -105,10 +105,13 @@ func (i *issuer) verify(ctx context.Context, token string) (*oidc.IDToken, error
 	return t, nil
 }
 
-// identifyOIDC checks a token with the issuer that the token names.
-func (a *Access) identifyOIDC(ctx context.Context, token string) (Identity, error) {
+// issuers are the issuers whose tokens are accepted.
+type issuers []*issuer
+
+// identify checks a token with the issuer that the token names.
+func (all issuers) identify(ctx context.Context, token string) (Identity, error) {
 	named := issuerOf(token)
-	for _, i := range a.oidc {
+	for _, i := range all {
 		if i.Issuer != named {
 			continue
 		}

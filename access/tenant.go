@@ -51,13 +51,13 @@ type Tenant struct {
 }
 
 // Tenants returns the tenants with a record, sorted by name.
-func (a *Access) Tenants() []*Tenant {
-	return slices.SortedFunc(maps.Values(a.state.Load().Tenants), func(x, y *Tenant) int { return cmp.Compare(x.Name, y.Name) })
+func (r *records) Tenants() []*Tenant {
+	return slices.SortedFunc(maps.Values(r.state.Load().Tenants), func(x, y *Tenant) int { return cmp.Compare(x.Name, y.Name) })
 }
 
 // Tenant returns a tenant's record; fs.ErrNotExist without one.
-func (a *Access) Tenant(name string) (*Tenant, error) {
-	if t := a.state.Load().Tenants[name]; t != nil {
+func (r *records) Tenant(name string) (*Tenant, error) {
+	if t := r.state.Load().Tenants[name]; t != nil {
 		return t, nil
 	}
 	return nil, fmt.Errorf("tenant %q: %w", name, fs.ErrNotExist)
@@ -68,7 +68,7 @@ func (a *Access) CreateTenant(name string, q Quotas) (*Tenant, error) {
 	if err := errors.Join(checkTenant(name), q.check()); err != nil {
 		return nil, err
 	}
-	t := &Tenant{Name: name, Created: a.now(), Quotas: q, events: new(bucket)}
+	t := &Tenant{Name: name, Created: a.seconds(), Quotas: q, events: new(bucket)}
 	return t, a.change(func(s *state) error {
 		if s.Tenants[name] != nil {
 			return fmt.Errorf("tenant %s %w", name, ErrExists)
@@ -85,7 +85,7 @@ func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
 	if err := errors.Join(checkTenant(name), q.check()); err != nil {
 		return nil, err
 	}
-	t := &Tenant{Name: name, Created: a.now(), Quotas: q, events: new(bucket)}
+	t := &Tenant{Name: name, Created: a.seconds(), Quotas: q, events: new(bucket)}
 	var before *Quotas // the quotas when the change began
 	return t, a.change(func(s *state) error {
 		var now Quotas
@@ -153,8 +153,8 @@ func (a *Access) removeSecrets(tenant string) error {
 }
 
 // Quotas returns a tenant's quotas; no bounds without a record. A call is cheap.
-func (a *Access) Quotas(tenant string) Quotas {
-	if t := a.state.Load().Tenants[tenant]; t != nil {
+func (r *records) Quotas(tenant string) Quotas {
+	if t := r.state.Load().Tenants[tenant]; t != nil {
 		return t.Quotas
 	}
 	return Quotas{}
@@ -174,4 +174,5 @@ func (a *Access) Event(tenant string) error {
 	return nil
 }
 
-func (a *Access) now() time.Time { return a.cfg.Now().UTC().Truncate(time.Second) }
+// seconds returns the current time in whole seconds, as records hold it.
+func (a *Access) seconds() time.Time { return a.cfg.Now().UTC().Truncate(time.Second) }

@@ -128,7 +128,7 @@ func (a *Access) newToken(o TokenOptions) (*record, string) {
 	text := base64.RawURLEncoding.EncodeToString(secret[:])
 	hash := sha256.Sum256([]byte(text))
 	t := &record{
-		Token: Token{ID: hex.EncodeToString(id[:]), Name: o.Name, Tenant: o.Tenant, Scopes: slices.Clone(o.Scopes), Created: a.now()},
+		Token: Token{ID: hex.EncodeToString(id[:]), Name: o.Name, Tenant: o.Tenant, Scopes: slices.Clone(o.Scopes), Created: a.seconds()},
 		Hash:  hex.EncodeToString(hash[:]), used: new(atomic.Int64),
 	}
 	if o.Life > 0 {
@@ -163,7 +163,7 @@ func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, err
 		}
 		leaving := *old
 		leaving.Replaced = t.ID
-		if end := a.now().Add(grace); old.Expires.IsZero() || end.Before(old.Expires) {
+		if end := a.seconds().Add(grace); old.Expires.IsZero() || end.Before(old.Expires) {
 			leaving.Expires = end
 		}
 		s.Tokens[id], s.Tokens[t.ID] = &leaving, t
@@ -187,9 +187,9 @@ func (a *Access) RemoveToken(id string) error {
 }
 
 // Tokens returns a tenant's tokens, or all tokens for AllTenants, oldest first.
-func (a *Access) Tokens(tenant string) []Token {
+func (r *records) Tokens(tenant string) []Token {
 	var out []Token
-	for _, t := range a.state.Load().Tokens {
+	for _, t := range r.state.Load().Tokens {
 		if tenant == AllTenants || t.Tenant == tenant {
 			out = append(out, t.shown())
 		}
@@ -199,8 +199,8 @@ func (a *Access) Tokens(tenant string) []Token {
 }
 
 // Token returns a token by id; fs.ErrNotExist if unknown.
-func (a *Access) Token(id string) (Token, error) {
-	if t := a.state.Load().Tokens[id]; t != nil {
+func (r *records) Token(id string) (Token, error) {
+	if t := r.state.Load().Tokens[id]; t != nil {
 		return t.shown(), nil
 	}
 	return Token{}, fmt.Errorf("token %q: %w", id, fs.ErrNotExist)
@@ -278,7 +278,7 @@ func (a *Access) identify(ctx context.Context, token string, client netip.Addr) 
 		if err := a.Slowed(client); err != nil {
 			return Identity{}, err
 		}
-		return a.identifyOIDC(ctx, token)
+		return a.oidc.identify(ctx, token)
 	}
 	if len(rest) != idSize+1+secretSize || rest[idSize] != '_' {
 		return Identity{}, ErrToken
