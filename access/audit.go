@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Result is the end of an action.
@@ -182,7 +184,8 @@ func (a *audit) rotateLocked() error {
 	return a.open()
 }
 
-func (a *audit) close() error {
+// Close ends the followers and closes the file.
+func (a *audit) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
@@ -195,4 +198,64 @@ func (a *audit) close() error {
 	f := a.f
 	a.f = nil
 	return f.Close()
+}
+
+// AuditOptions select entries of the audit log.
+type AuditOptions struct {
+	Since  time.Time        // zero: from the oldest entry on
+	Tail   int              // how many of the newest existing entries, at most MaxAuditTail
+	Keep   func(Entry) bool // nil: all. Record calls Keep too, so Keep must be quick
+	Follow bool             // also entries written from now on, until ctx ends
+	Done   <-chan struct{}  // ends following, as ctx does
+}
+
+func (o *AuditOptions) wants(e *Entry) bool {
+	return !e.Time.Before(o.Since) && (o.Keep == nil || o.Keep(*e))
+}
+
+// auditWatch is a follower.
+type auditWatch struct {
+	o       *AuditOptions
+	entries chan Entry // closed at the end
+	err     error      // the reason, set before entries is closed
+}
+
+const (
+	auditLine    = 64 << 10 // longest line in bytes; a longer one is not an entry
+	auditBacklog = 1024     // how many entries a follower may lag
+)
+
+// ErrBehind says that a follower took entries too slowly.
+var ErrBehind = failure.New(failure.Gone, "the reader is too slow for the audit log", "read on from the last entry (--since)")
+
+// MaxAuditTail is the most entries that one reading returns.
+const MaxAuditTail = 10_000
+
+// publishLocked sends an entry to the followers. A follower that lags too far is ended, because
+// Record must not wait.
+func (a *audit) publishLocked(e Entry) {
+	for w := range a.watches {
+		if !w.o.wants(&e) {
+			continue
+		}
+		select {
+		case w.entries <- e:
+		default:
+			a.endLocked(w, ErrBehind)
+		}
+	}
+}
+
+func (a *audit) endLocked(w *auditWatch, err error) {
+	if _, ok := a.watches[w]; ok {
+		delete(a.watches, w)
+		w.err = err
+		close(w.entries)
+	}
+}
+
+func (a *audit) unwatch(w *auditWatch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.endLocked(w, nil)
 }

@@ -1,12 +1,44 @@
 package access
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+)
+
+// Table holds the records of all engines of a cluster: rows of bytes by key, each replaced by
+// compare-and-swap. A change that cannot be written to the table does not happen.
+//
+//	tenant.NAME         a tenant: its quotas, its tokens' hashes
+//	tenants             the tokens for all tenants
+//	secret.TENANT.NAME  a secret, sealed by a key that all nodes have; NAME in base64url
+//
+// A tenant and its tokens are one row, so that a change of the tenant is atomic. access.json is the
+// copy from which a node starts, and which it uses while cut off.
+type Table interface {
+	// Ready returns once Take was called for all rows written so far. An error says why the node
+	// cannot write now.
+	Ready(ctx context.Context) error
+	// Write writes a row unless the row's revision has changed since revision (0: the row is new).
+	// Otherwise won is false.
+	Write(ctx context.Context, key string, value []byte, revision uint64) (now uint64, won bool, err error)
+}
+
+const (
+	rowProtocol = 1
+	// MaxRow is the largest row in bytes: a tenant with about 1,500 tokens.
+	MaxRow = 768 << 10
+
+	tablePatience = 10 * time.Second // for one change
+	tableTries    = 16               // if other nodes change the same row
+
+	keyTenant  = "tenant."
+	keyTenants = "tenants" // the tokens for all tenants
+	keySecret  = "secret."
 )
 
 // tenantRow is a tenant's row in the table.
@@ -131,4 +163,33 @@ func decodeSecret(key string, raw []byte) (*secretRow, error) {
 		return nil, fmt.Errorf("value of %d bytes", n)
 	}
 	return r, nil
+}
+
+// opens checks that the key of all nodes opens the secret.
+func (k keyrings) opens(r *secretRow) error {
+	if r.Removed {
+		return nil
+	}
+	opened, err := k.shared.open(r.Tenant, r.Name, r.Sealed)
+	if errors.Is(err, errKey) {
+		return fmt.Errorf("%w: give all nodes the same cluster.key_file", err)
+	}
+	if err != nil {
+		return err
+	}
+	clear(opened)
+	return nil
+}
+
+// parseSecret parses a secret's row. Without a value the secret was removed.
+func parseSecret(key string, value []byte) (*secretRow, error) {
+	if value != nil {
+		return decodeSecret(key, value)
+	}
+	tenant, encoded, _ := strings.Cut(strings.TrimPrefix(key, keySecret), ".")
+	name, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err = errors.Join(err, checkSecret(tenant, string(name))); err != nil {
+		return nil, err
+	}
+	return &secretRow{Tenant: tenant, Name: string(name), Removed: true}, nil
 }

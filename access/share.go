@@ -4,54 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/fre-engine/fre/failure"
-)
-
-// Table holds the records of all engines of a cluster: rows of bytes by key, each replaced by
-// compare-and-swap. A change that cannot be written to the table does not happen.
-//
-//	tenant.NAME         a tenant: its quotas, its tokens' hashes
-//	tenants             the tokens for all tenants
-//	secret.TENANT.NAME  a secret, sealed by a key that all nodes have; NAME in base64url
-//
-// A tenant and its tokens are one row, so that a change of the tenant is atomic. access.json is the
-// copy from which a node starts, and which it uses while cut off.
-type Table interface {
-	// Ready returns once Take was called for all rows written so far. An error says why the node
-	// cannot write now.
-	Ready(ctx context.Context) error
-	// Write writes a row unless the row's revision has changed since revision (0: the row is new).
-	// Otherwise won is false.
-	Write(ctx context.Context, key string, value []byte, revision uint64) (now uint64, won bool, err error)
-}
-
-// ErrChanged says that another node made a conflicting change first.
-var ErrChanged = failure.New(failure.Conflict, "another node made a change meanwhile", "")
-
-const (
-	rowProtocol = 1
-	// MaxRow is the largest row in bytes: a tenant with about 1,500 tokens.
-	MaxRow = 768 << 10
-
-	tablePatience = 10 * time.Second // for one change
-	tableTries    = 16               // if other nodes change the same row
-
-	keyTenant  = "tenant."
-	keyTenants = "tenants" // the tokens for all tenants
-	keySecret  = "secret."
 )
 
 // Share moves the records to the table of a cluster, in which this engine is the named node. Call
@@ -261,11 +223,6 @@ func (a *Access) mergeTenant(s *state, row *tenantRow) {
 	}
 }
 
-// same reports whether t, which may be nil, is the shared tenant other.
-func (t *Tenant) same(other *Tenant) bool {
-	return t != nil && t.Shared && t.Quotas == other.Quotas && t.Created.Equal(other.Created)
-}
-
 // mergeTokenLocked takes a token of the tenant's row.
 func (a *Access) mergeTokenLocked(s *state, tenant string, f tokenFacts) error {
 	was := s.Tokens[f.ID]
@@ -287,119 +244,6 @@ func (a *Access) mergeTokenLocked(s *state, tenant string, f tokenFacts) error {
 		s.Tokens[f.ID] = t
 	}
 	return nil
-}
-
-func (t *record) same(o *record) bool {
-	return t.Shared == o.Shared && t.Hash == o.Hash && bytes.Equal(t.Signing, o.Signing) && t.Name == o.Name && t.Tenant == o.Tenant &&
-		slices.Equal(t.Scopes, o.Scopes) && t.Created.Equal(o.Created) && t.Expires.Equal(o.Expires) && t.Replaced == o.Replaced && t.AccessKey == o.AccessKey
-}
-
-// Contribute writes this node's records from the time before the cluster to the table. Rows and
-// removals already in the table win. The caller calls Contribute once the table was read
-// completely, and again after each complete reading. Errors: those of [Table], joined.
-func (a *Access) Contribute(ctx context.Context) error {
-	a.changing.Lock()
-	defer a.changing.Unlock()
-	a.mu.Lock()
-	a.caught = true
-	s := a.state.Load()
-	all := []error{a.saveLocked()}
-	a.mu.Unlock()
-	tenants := map[string]bool{}
-	for name := range s.Tenants {
-		tenants[name] = true
-	}
-	for _, t := range s.Tokens {
-		tenants[t.Tenant] = true
-	}
-	for _, tenant := range slices.Sorted(maps.Keys(tenants)) {
-		err := a.write(func(s *state) (string, any, error) {
-			if ctx.Err() != nil || !a.lacks(s, tenant) {
-				return "", nil, ctx.Err()
-			}
-			return rowKey(tenant), a.rowOf(s, tenant), nil
-		})
-		if err != nil {
-			all = append(all, fmt.Errorf("tenant %s: %w", tenant, err))
-		}
-		if err != nil && !ofOne(err) {
-			return errors.Join(all...)
-		}
-	}
-	return errors.Join(append(all, a.contributeSecrets(ctx))...)
-}
-
-// ofOne reports whether an error concerns one record only, so that the next record may succeed.
-func ofOne(err error) bool {
-	return errors.Is(err, ErrChanged) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrSecret) || errors.Is(err, errKey)
-}
-
-// lacks reports whether the table lacks a part of this node's records of a tenant.
-func (a *Access) lacks(s *state, tenant string) bool {
-	t, found := s.Tenants[tenant], false
-	if t != nil && !t.Shared {
-		return true
-	}
-	for _, token := range s.Tokens {
-		if token.Tenant != tenant {
-			continue
-		}
-		found = true
-		if !token.Shared || a.keys.outdated(token.Signing) {
-			return true
-		}
-	}
-	return (found || t != nil) && s.rows[rowKey(tenant)] == 0
-}
-
-// sharesSecrets reports whether all nodes share secrets.
-func (a *Access) sharesSecrets() bool { return a.table != nil && a.keys.shared != nil }
-
-// contributeSecrets writes secrets to the table that it never had, and reseals secrets that an
-// older key of all nodes has sealed.
-func (a *Access) contributeSecrets(ctx context.Context) error {
-	if !a.sharesSecrets() {
-		return nil
-	}
-	var all []error
-	tenants, err := os.ReadDir(string(a.secrets))
-	if err != nil {
-		return err
-	}
-	for _, t := range tenants {
-		if !tenantName.MatchString(t.Name()) {
-			continue
-		}
-		secrets, err := a.Secrets(t.Name())
-		if err != nil {
-			return err
-		}
-		for _, secret := range secrets {
-			err := a.contributeSecret(ctx, t.Name(), secret)
-			if err != nil {
-				all = append(all, fmt.Errorf("secret %s of tenant %s: %w", secret.Name, t.Name(), err))
-			}
-			if err != nil && !ofOne(err) {
-				return errors.Join(all...)
-			}
-		}
-	}
-	return errors.Join(all...)
-}
-
-// contributeSecret writes a secret unless the table has it, sealed with the newest key.
-func (a *Access) contributeSecret(ctx context.Context, tenant string, secret Secret) error {
-	return a.write(func(s *state) (string, any, error) {
-		key := secretKey(tenant, secret.Name)
-		sealed, err := os.ReadFile(a.secrets.path(tenant, secret.Name))
-		if errors.Is(err, fs.ErrNotExist) || err == nil && s.rows[key] != 0 && a.keys.shared[:1].seals(sealed) || ctx.Err() != nil {
-			return "", nil, ctx.Err()
-		}
-		if err == nil {
-			sealed, err = a.keys.reseal(tenant, secret.Name, sealed)
-		}
-		return key, &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Name: secret.Name, Updated: secret.Updated, Sealed: sealed}, err
-	})
 }
 
 // shareSecret writes a secret for all nodes; a nil value removes the secret.
@@ -435,7 +279,7 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	next := now.clone()
 	next.rows[key] = revision
 	defer a.state.Store(next) // after the file, which the start of a change has checked
-	path := a.secrets.path(r.Tenant, r.Name)
+	path := a.secrets.pathOf(r.Tenant, r.Name)
 	if r.Removed { // so the table had the secret before
 		err := os.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -461,15 +305,24 @@ func (a *Access) replaceSecretLocked(path string, r *secretRow) error {
 	return os.Chtimes(path, time.Time{}, r.Updated)
 }
 
-// parseSecret parses a secret's row. Without a value the secret was removed.
-func parseSecret(key string, value []byte) (*secretRow, error) {
-	if value != nil {
-		return decodeSecret(key, value)
+// change applies edit to a copy of the state, writes the copy to disk or, in a cluster, to the
+// table, and publishes it. edit must replace records and not modify them. edit may be called again
+// with a newer state, if another node made a change meanwhile.
+func (a *Access) change(edit func(*state) error) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	if a.table != nil {
+		return a.changeShared(edit)
 	}
-	tenant, encoded, _ := strings.Cut(strings.TrimPrefix(key, keySecret), ".")
-	name, err := base64.RawURLEncoding.DecodeString(encoded)
-	if err = errors.Join(err, checkSecret(tenant, string(name))); err != nil {
-		return nil, err
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := a.state.Load().clone()
+	if err := edit(next); err != nil {
+		return err
 	}
-	return &secretRow{Tenant: tenant, Name: string(name), Removed: true}, nil
+	if err := a.writeLocked(next); err != nil {
+		return err
+	}
+	a.state.Store(next)
+	return nil
 }

@@ -388,8 +388,8 @@ func FuzzShare(f *testing.F) {
 				t.Errorf("%s is taken, and not once more: %v", raw, err)
 			}
 		}
-		if r, err := decodeSecret(key, raw); err == nil && filepath.Dir(a.secrets.path(r.Tenant, r.Name)) != "/nowhere/secrets/"+r.Tenant {
-			t.Errorf("a secret that lies at %s", a.secrets.path(r.Tenant, r.Name))
+		if r, err := decodeSecret(key, raw); err == nil && filepath.Dir(a.secrets.pathOf(r.Tenant, r.Name)) != "/nowhere/secrets/"+r.Tenant {
+			t.Errorf("a secret that lies at %s", a.secrets.pathOf(r.Tenant, r.Name))
 		}
 	})
 }

@@ -1,69 +1,17 @@
 package access
 
 import (
-	"cmp"
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 )
-
-// A token is fre_ID_SECRET: 8 random bytes in hexadecimal, which find the record, and 32 in
-// base64url. 256 random bits cannot be guessed, so a fast hash (SHA-256) protects them as well as a
-// slow one, and checking tokens cannot keep the engine busy.
-const (
-	tokenPrefix = "fre_"
-	idSize      = 16
-	hashSize    = 64
-	secretSize  = 43
-)
-
-// Token is a token as lists show it, without the secret, which is shown only once.
-type Token struct {
-	ID       string    `json:"id"`
-	Name     string    `json:"name"`
-	Tenant   string    `json:"tenant"` // AllTenants for all
-	Scopes   []Scope   `json:"scopes"`
-	Created  time.Time `json:"created"`
-	Expires  time.Time `json:"expires,omitzero"`   // zero: never
-	LastUsed time.Time `json:"last_used,omitzero"` // to the minute; zero: not yet
-	Replaced string    `json:"replaced,omitempty"` // id of the successor
-
-	AccessKey string `json:"access_key,omitempty"` // id of the access key, "" without one
-}
-
-// record is a token in access.json.
-type record struct {
-	Token
-	Hash    string `json:"hash"`              // SHA-256 of the secret, in hexadecimal
-	Signing []byte `json:"signing,omitempty"` // the access key's secret, sealed
-	Shared  bool   `json:"shared,omitempty"`  // the table of a cluster has or had the token
-
-	used *atomic.Int64 // Unix seconds; survives changes of the record
-}
-
-func (t *record) lastUsed() time.Time {
-	if at := t.used.Load(); at != 0 {
-		return time.Unix(at, 0).UTC()
-	}
-	return time.Time{}
-}
-
-func (t *record) shown() Token {
-	out := t.Token
-	out.LastUsed = t.lastUsed()
-	return out
-}
 
 // TokenOptions describe a new token.
 type TokenOptions struct {
@@ -186,144 +134,8 @@ func (a *Access) RemoveToken(id string) error {
 	})
 }
 
-// Tokens returns a tenant's tokens, or all tokens for AllTenants, oldest first.
-func (r *records) Tokens(tenant string) []Token {
-	var out []Token
-	for _, t := range r.state.Load().Tokens {
-		if tenant == AllTenants || t.Tenant == tenant {
-			out = append(out, t.shown())
-		}
-	}
-	slices.SortFunc(out, func(x, y Token) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
-	return out
-}
-
-// Token returns a token by id; fs.ErrNotExist if unknown.
-func (r *records) Token(id string) (Token, error) {
-	if t := r.state.Load().Tokens[id]; t != nil {
-		return t.shown(), nil
-	}
-	return Token{}, fmt.Errorf("token %q: %w", id, fs.ErrNotExist)
-}
-
-// Limit of failed authentications from one address: 10 at once, then one every 6 seconds. The limit
-// never delays a valid token of FRE's own, so an attacker cannot shut out other clients behind the
-// same address.
-const (
-	failureEvery = 6 * time.Second
-	failureBurst = 10
-)
-
-// Authenticate returns the sender of a request, by the Authorization field: "Bearer TOKEN", or
-// "Basic …" with the token as password, for clients that know only passwords (RFC 6750 section 2.1,
-// RFC 7617). Errors: ErrNoToken, ErrToken, ErrUnavailable, and *SlowDownError after too many
-// failures from the address. Only ErrToken is written to the audit log.
-func (a *Access) Authenticate(ctx context.Context, authorization string, client netip.Addr) (Identity, error) {
-	token, ok := bearer(authorization)
-	if !ok {
-		return Identity{}, ErrNoToken
-	}
-	id, err := a.identify(ctx, token, client)
-	if err == nil || errors.Is(err, ErrUnavailable) {
-		return id, err
-	}
-	return Identity{}, a.Failed(id, client, err)
-}
-
-// Failed counts a failed authentication, which the caller may have found, and writes it to the
-// audit log. Failed returns err, or *SlowDownError after too many failures.
-func (a *Access) Failed(id Identity, client netip.Addr, err error) error {
-	var slow *SlowDownError
-	if errors.As(err, &slow) {
-		return err
-	}
-	if wait := a.failures.Take(client); wait > 0 {
-		return &SlowDownError{What: "failures of authentication", After: wait}
-	}
-	a.Record(Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: "authenticate", Result: Refused, Reason: err.Error()})
-	return err
-}
-
-// Slowed returns a *SlowDownError for an address with too many failures. It protects checks that
-// cost more than a hash, and so also delays valid credentials.
-func (a *Access) Slowed(client netip.Addr) error {
-	if wait := a.failures.Left(client); wait > 0 {
-		return &SlowDownError{What: "failures of authentication", After: wait}
-	}
-	return nil
-}
-
-// bearer returns the token in an Authorization field.
-func bearer(authorization string) (string, bool) {
-	scheme, rest, _ := strings.Cut(authorization, " ")
-	rest = strings.TrimLeft(rest, " ")
-	switch {
-	case rest == "":
-		return "", false
-	case strings.EqualFold(scheme, "bearer"):
-		return rest, true
-	case strings.EqualFold(scheme, "basic"):
-		pair, err := base64.StdEncoding.DecodeString(rest)
-		_, password, found := strings.Cut(string(pair), ":")
-		return password, err == nil && found && password != ""
-	}
-	return "", false
-}
-
-// identify checks a token. With an error, the identity is the claimed one, as far as known.
-func (a *Access) identify(ctx context.Context, token string, client netip.Addr) (Identity, error) {
-	rest, ours := strings.CutPrefix(token, tokenPrefix)
-	if !ours {
-		// A signature costs more than a hash, and an unknown key costs a request to the issuer.
-		if err := a.Slowed(client); err != nil {
-			return Identity{}, err
-		}
-		return a.oidc.identify(ctx, token)
-	}
-	if len(rest) != idSize+1+secretSize || rest[idSize] != '_' {
-		return Identity{}, ErrToken
-	}
-	// The id is not secret: the time of the lookup may depend on it.
-	t := a.state.Load().Tokens[rest[:idSize]]
-	want := noHash
-	if t != nil {
-		want = t.Hash
-	}
-	sum := sha256.Sum256([]byte(rest[idSize+1:]))
-	var got [hashSize]byte
-	hex.Encode(got[:], sum[:])
-	same := subtle.ConstantTimeCompare(got[:], []byte(want)) == 1
-	if t == nil || !same {
-		return Identity{}, ErrToken
-	}
-	return a.holds(t)
-}
-
-// holds returns the identity of a token's holder, or ErrExpired.
-func (a *Access) holds(t *record) (Identity, error) {
-	id := t.identity()
-	now := a.cfg.Now()
-	if !t.Expires.IsZero() && !now.Before(t.Expires) {
-		return id, ErrExpired
-	}
-	if last := t.used.Load(); now.Unix()-last >= 60 || last > now.Unix() {
-		a.touch(t, now)
-	}
-	return id, nil
-}
-
-func (t *record) identity() Identity {
-	return Identity{Who: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Tenant: t.Tenant, Scopes: t.Scopes}
-}
-
-// noHash is the hash of no token.
-var noHash = strings.Repeat("0", hashSize)
-
-// touch notes that a token was used. The next change, or Close, writes the time to disk; a crash
-// loses no more than the time.
-func (a *Access) touch(t *record, now time.Time) {
-	t.used.Store(now.Unix())
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.used = true
+// giveKeyLocked gives a new token its access key; a.changing is held.
+func (a *Access) giveKeyLocked(t *record, text string) {
+	id, secret := AccessKey(text)
+	t.AccessKey, t.Signing = id, a.sealers().seal("", t.ID, []byte(secret)) // no tenant has the name ""
 }
