@@ -2,10 +2,10 @@ package httpserver
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,97 +13,74 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-const (
-	// quantum limits the bytes of a body per write. A write that never blocks would starve other
-	// connections on the same thread.
-	quantum = 512 << 10
-
-	// smallBody is the longest body, in bytes, that is copied behind its head.
-	smallBody = 4 << 10
-
-	// drained limits, in bytes, and lingering limits in time, how much of an unread body the
-	// server reads to keep the connection usable.
-	drained   = 256 << 10
-	lingering = 500 * time.Millisecond
-)
+// smallBody is the longest body, in bytes, that is copied behind its head.
+const smallBody = 4 << 10
 
 // conn is one connection and its goroutine.
 type conn struct {
-	input
-	slot   slot
-	client netip.Addr  // client that the connection counts for; zero for none
-	idle   atomic.Bool // waits for a request
+	link
+	s    *service
+	slot slot
 
 	fresh bool   // no request has arrived yet
 	http2 bool   // the client speaks HTTP/2
 	addr  string // address of the client, once asked for
 
-	out     []byte // head of the answer
-	outlet  outlet
-	vector  [3][]byte // parts passed to outlet
-	sending sending
-	sendFn  func(fd uintptr) bool // sendSome, allocated once
-	socket  socket
-	lent    bool // another process has had the socket
+	out []byte // head of the answer
 
 	ctx  context.Context         // context of every exchange; nil until asked for
 	gone context.CancelCauseFunc // ends ctx
 
 	x       Exchange
 	body    *connBody // body of x; nil if none
+	tunnel  *Tunnel   // of x; nil before Switch
 	watcher watcher   // watches the client of x
 }
 
-func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{fresh: true, client: s.clientOf(nc)}
-	c.outlet.open(nc, s.cfg.StallTimeout)
-	switch {
-	case s.cfg.TLS != nil:
-		c.open(s, tls.Server(&c.outlet, s.cfg.TLS), nil)
-	case c.outlet.raw == nil:
-		c.open(s, &c.outlet, nil)
-	default:
-		c.open(s, nc, c.outlet.raw)
-	}
+// newConn takes nc. The connection counts for the client.
+func newConn(s *service, nc net.Conn, client netip.Addr) *conn {
+	c := &conn{s: s, fresh: true}
+	c.link.open(&s.pool, nc, s.cfg.TLS, s.cfg.StallTimeout)
+	c.slot.nc, c.slot.client = c.nc, client
 	c.slot.vacate(time.Now())
-	c.sendFn = c.sendSome
-	c.socket.init()
 	c.x.over = c
-	c.watcher.c = c
+	c.watcher.l = &c.link
 	return c
 }
 
-// serve answers one request after another.
-func (c *conn) serve() {
-	defer c.s.leave(c)
-	defer func() {
-		if c.lent { // the process may have kept the socket
-			c.shutdown()
-		}
-		_ = c.nc.Close()
-		c.release() // the handlers have returned
-		if c.gone != nil {
-			c.gone(nil)
-		}
-	}()
-	if !c.handshake() {
-		return
+// close closes the connection after the last handler has returned.
+func (c *conn) close() {
+	if c.lent { // the process may have kept the socket
+		c.shutdown()
 	}
-	for c.next() {
-		if !c.exchange() {
-			return
+	_ = c.nc.Close()
+	c.release()
+	if c.gone != nil {
+		c.gone(nil)
+	}
+}
+
+// handshake performs the TLS handshake, if any. It returns false if the connection is over. A
+// client may choose HTTP/2 in the handshake (RFC 7301).
+func (c *conn) handshake() bool {
+	t, ok := c.nc.(*tls.Conn)
+	if !ok {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(c.s.ctx, c.s.cfg.HeadTimeout)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil && isMethod(plain.RecordHeader[:]) {
+			_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nuse https://\n")
+			linger(plain.Conn, c.in)
 		}
+		return false
 	}
-	if c.http2 {
-		c.serveHTTP2()
-	}
+	c.http2 = t.ConnectionState().NegotiatedProtocol == "h2"
+	return true
 }
 
 // exchange has the handler answer a request, and reports whether the connection can be reused. If
@@ -133,17 +110,18 @@ func (c *conn) answer() {
 }
 
 func (c *conn) begin() {
+	c.tunnel = nil
 	if cap(c.out) > keptHead {
 		c.out = nil
 	}
-	if c.body = newConnBody(c, &c.x.Head); c.body == nil {
+	if c.body = newConnBody(&c.link, &c.x.Head); c.body == nil {
 		c.x.begin(nil)
 		return
 	}
 	c.x.begin(&c.body.Body)
 }
 
-func (c *conn) server() *Server  { return c.s }
+func (c *conn) memory() *pool    { return c.pool }
 func (c *conn) protocol() string { return "HTTP/1.1" }
 
 func (c *conn) remoteAddr() string {
@@ -155,14 +133,17 @@ func (c *conn) remoteAddr() string {
 
 func (c *conn) secure() bool { return isTLS(c.nc) }
 
-func (c *conn) unwatch() { c.watcher.stop() }
+func (c *conn) unwatch() {
+	c.watcher.stop()
+	c.tunnel.end()
+}
 
 func (c *conn) context() context.Context {
 	if c.ctx == nil {
 		c.ctx, c.gone = context.WithCancelCause(c.s.ctx)
 	}
 	if c.raw != nil { // TLS cannot be peeked at without consuming bytes
-		c.watcher.start()
+		c.watcher.start(c.body, c.gone)
 	}
 	return c.ctx
 }
@@ -230,42 +211,10 @@ func (c *conn) chunk(p []byte) error {
 
 func (c *conn) canLend() bool { return c.raw != nil }
 
-// lend lets another process send chunks. It makes the socket nonblocking again afterwards: both
-// processes share one open file description.
-func (c *conn) lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
-	c.lent = true
-	patience := func(d time.Duration) {
-		_ = c.raw.Control(func(fd uintptr) { // a Unix socket has no such option
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
-		})
-	}
-	patience(c.s.cfg.StallTimeout)
-	n, err = to(c.raw)
-	patience(0)
-	var nonblock error
-	cerr := c.raw.Control(func(fd uintptr) { nonblock = unix.SetNonblock(int(fd), true) })
-	if err = cmp.Or(err, cerr, nonblock); err != nil {
-		c.shutdown()
-	}
-	return n, err
-}
-
-// shutdown ends the connection for every process with the socket.
-func (c *conn) shutdown() {
-	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
-}
-
 var (
 	crlf      = []byte("\r\n")
 	lastChunk = []byte("0\r\n\r\n")
 )
-
-// closeIdle closes the connection if it waits for a request.
-func (c *conn) closeIdle() {
-	if c.idle.Load() {
-		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
-	}
-}
 
 // next reads the head of the next request and refuses malformed ones. It returns false if the
 // connection ends.
@@ -279,7 +228,7 @@ func (c *conn) next() bool {
 		c.start, c.end = 0, 0
 	}
 	look := c.end > c.start
-	c.idle.Store(!look)
+	c.slot.idle.Store(!look)
 	deadline := c.s.cfg.IdleTimeout
 	if look {
 		deadline = c.s.cfg.HeadTimeout
@@ -317,8 +266,8 @@ func (c *conn) next() bool {
 			runtime.Gosched()
 		}
 		n, err := c.fill()
-		if begins = n > 0 && c.idle.Load(); begins {
-			c.idle.Store(false)
+		if begins = n > 0 && c.slot.idle.Load(); begins {
+			c.slot.idle.Store(false)
 		}
 		look = bytes.IndexByte(c.in[c.end-n:c.end], '\n') >= 0 || c.end-c.start >= c.s.cfg.Limits.Target
 		switch {
@@ -350,85 +299,4 @@ func (c *conn) refuse(err error) {
 	if c.x.Send(refused.Status, body) == nil {
 		linger(c.nc, c.in)
 	}
-}
-
-// linger closes the sending direction and reads for a moment. Closing with unread data would
-// reset the connection and lose the answer.
-func linger(nc net.Conn, buf []byte) {
-	half, ok := nc.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil {
-		return
-	}
-	if nc.SetReadDeadline(time.Now().Add(lingering)) != nil {
-		return
-	}
-	if len(buf) == 0 {
-		buf = make([]byte, 512)
-	}
-	for total := 0; total < drained; {
-		n, err := nc.Read(buf)
-		if err != nil {
-			return
-		}
-		total += n
-	}
-}
-
-// write sends all parts, in one system call if possible, and at most a quantum at once.
-func (c *conn) write(parts ...[]byte) error {
-	if c.raw == nil {
-		return c.s.writeCopied(c.nc, parts...)
-	}
-	defer clear(c.vector[:])
-	for left := c.vector[:copy(c.vector[:], parts)]; len(left) > 0; {
-		n, size := 0, 0
-		for n < len(left) && size+len(left[n]) <= quantum {
-			size += len(left[n])
-			n++
-		}
-		var rest []byte
-		if n < len(left) {
-			rest = left[n][quantum-size:]
-			left[n] = left[n][:quantum-size]
-			n++
-		}
-		if err := c.outlet.send(left[:n]); err != nil {
-			return err
-		}
-		if rest != nil {
-			n--
-			left[n] = rest
-			runtime.Gosched()
-		}
-		left = left[n:]
-	}
-	return nil
-}
-
-// writeCopied joins parts before it writes them: every Write makes TLS records of its own.
-func (s *Server) writeCopied(nc net.Conn, parts ...[]byte) error {
-	b, err := s.acquire(copySize)
-	if err != nil {
-		return err
-	}
-	defer b.Release()
-	buf := b.Bytes()[:copySize]
-	n := 0
-	for _, p := range parts {
-		for len(p) > 0 {
-			m := copy(buf[n:], p)
-			p, n = p[m:], n+m
-			if n == len(buf) {
-				n = 0
-				if _, err := nc.Write(buf); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	_, err = nc.Write(buf[:n])
-	return err
 }

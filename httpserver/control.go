@@ -24,7 +24,7 @@ func (c *h2conn) controlFrame(f *frame) error {
 	case framePing:
 		return c.pingLocked(f)
 	case frameGoAway:
-		if f.stream != 0 {
+		if f.id != 0 {
 			return &connError{codeProtocol, "GOAWAY of a stream"}
 		}
 		if len(f.payload) < 8 {
@@ -40,11 +40,11 @@ func (c *h2conn) controlFrame(f *frame) error {
 
 func (c *h2conn) priorityLocked(f *frame) error {
 	switch {
-	case f.stream == 0:
+	case f.id == 0:
 		return &connError{codeProtocol, "PRIORITY without a stream"}
 	case len(f.payload) != priorityLength:
 		return &connError{codeFrameSize, "PRIORITY frame not 5 bytes long"}
-	case binary.BigEndian.Uint32(f.payload)&streamIDMask == f.stream:
+	case binary.BigEndian.Uint32(f.payload)&streamIDMask == f.id:
 		return &connError{codeProtocol, "stream depends on itself"}
 	}
 	return nil
@@ -53,12 +53,12 @@ func (c *h2conn) priorityLocked(f *frame) error {
 // resetFrameLocked handles RST_STREAM: the client gives a stream up.
 func (c *h2conn) resetFrameLocked(f *frame) error {
 	switch {
-	case f.stream == 0 || f.stream > c.last || f.stream%2 == 0:
+	case f.id == 0 || f.id > c.last || f.id%2 == 0:
 		return &connError{codeProtocol, "RST_STREAM of an idle stream"}
 	case len(f.payload) != 4:
 		return &connError{codeFrameSize, "RST_STREAM frame not 4 bytes long"}
 	}
-	st := c.streams[f.stream]
+	st := c.streams[f.id]
 	if st == nil {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c *h2conn) resetFrameLocked(f *frame) error {
 // settingsLocked applies the client's settings (RFC 9113 section 6.5).
 func (c *h2conn) settingsLocked(f *frame) error {
 	switch {
-	case f.stream != 0:
+	case f.id != 0:
 		return &connError{codeProtocol, "SETTINGS of a stream"}
 	case f.flags&flagAck != 0:
 		if len(f.payload) > 0 {
@@ -117,7 +117,7 @@ func (c *h2conn) settingsLocked(f *frame) error {
 
 func (c *h2conn) pingLocked(f *frame) error {
 	switch {
-	case f.stream != 0:
+	case f.id != 0:
 		return &connError{codeProtocol, "PING of a stream"}
 	case len(f.payload) != pingLength:
 		return &connError{codeFrameSize, "PING frame not 8 bytes long"}
@@ -134,17 +134,17 @@ func (c *h2conn) windowUpdateLocked(f *frame) error {
 		return &connError{codeFrameSize, "WINDOW_UPDATE frame not 4 bytes long"}
 	}
 	n := int64(binary.BigEndian.Uint32(f.payload) & streamIDMask)
-	if f.stream == 0 {
+	if f.id == 0 {
 		if c.window += n; n == 0 || c.window > maxWindow {
 			return windowError(n)
 		}
 		c.kickLocked()
 		return nil
 	}
-	if f.stream > c.last || f.stream%2 == 0 {
+	if f.id > c.last || f.id%2 == 0 {
 		return &connError{codeProtocol, "WINDOW_UPDATE of an idle stream"}
 	}
-	st := c.streams[f.stream]
+	st := c.streams[f.id]
 	if st == nil {
 		return nil
 	}

@@ -22,9 +22,8 @@ type Exchange struct {
 	Head       // of the request
 	Body *Body // of the request
 
-	over   transport
-	ctx    context.Context
-	tunnel *Tunnel // nil before Switch
+	over transport
+	ctx  context.Context
 
 	fields  []byte // of the answer's head
 	begun   bool
@@ -38,13 +37,13 @@ type Exchange struct {
 // transport is the connection of an exchange: an HTTP/1.1 connection or an HTTP/2 stream. Its
 // calls return after the bytes are sent.
 type transport interface {
-	server() *Server
+	memory() *pool
 	protocol() string // as in HTTP/1.1
 	remoteAddr() string
 	secure() bool // TLS
 
 	// context returns a context that ends when the server is closed or, until unwatch, the client
-	// has gone.
+	// has gone. unwatch also ends the tunnel.
 	context() context.Context
 	unwatch()
 
@@ -68,18 +67,17 @@ const keptHead = 16 << 10
 // begin starts an exchange with the given body.
 func (x *Exchange) begin(body *Body) {
 	x.Body = body
-	x.ctx, x.tunnel = nil, nil
+	x.ctx = nil
 	if cap(x.fields) > keptHead {
 		x.fields = nil
 	}
 	x.fields, x.begun, x.closes, x.chunked, x.hollow, x.missing, x.err = x.fields[:0], false, x.Close, false, false, 0, nil
 }
 
-// end ends the watcher, the body and the tunnel, and waits for them.
+// end ends the context, the tunnel and the body, and waits for their goroutines.
 func (x *Exchange) end() {
 	x.over.unwatch()
 	x.Body.end()
-	x.tunnel.end()
 }
 
 // Context returns a context that ends when the server is closed or the client has gone; then its
@@ -239,7 +237,7 @@ func (x *Exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (n int64
 
 // Buffer acquires a buffer of at least size bytes from [Config.Memory]. The handler must release
 // it. The error is [ErrNoMemory].
-func (x *Exchange) Buffer(size int) (Buffer, error) { return x.over.server().acquire(size) }
+func (x *Exchange) Buffer(size int) (Buffer, error) { return x.over.memory().acquire(size) }
 
 // Abort breaks the answer off.
 func (x *Exchange) Abort() {

@@ -82,7 +82,7 @@ func (e *connError) Error() string { return e.reason }
 type frame struct {
 	kind    frameKind
 	flags   uint8
-	stream  uint32
+	id      uint32
 	payload []byte
 }
 
@@ -92,7 +92,7 @@ func parseFrame(b []byte) (f frame, n int, err error) {
 		return frame{}, 0, nil
 	}
 	length := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
-	f = frame{kind: frameKind(b[3]), flags: b[4], stream: binary.BigEndian.Uint32(b[5:]) & streamIDMask}
+	f = frame{kind: frameKind(b[3]), flags: b[4], id: binary.BigEndian.Uint32(b[5:]) & streamIDMask}
 	if length > maxFrame {
 		return f, 0, &connError{codeFrameSize, "a frame of more than 16384 bytes"}
 	}
@@ -118,7 +118,7 @@ func (f *frame) unpad() error {
 		if len(p) < priorityLength {
 			return &connError{codeFrameSize, "HEADERS frame without the announced priority"}
 		}
-		if binary.BigEndian.Uint32(p)&streamIDMask == f.stream {
+		if binary.BigEndian.Uint32(p)&streamIDMask == f.id {
 			return &connError{codeProtocol, "stream depends on itself"}
 		}
 		p = p[priorityLength:]

@@ -5,88 +5,18 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
 )
 
-// Limits on HTTP/2 clients (RFC 9113 sections 5.2, 10.5).
-const (
-	streamWindow = 256 << 10 // unread bytes of one request's body
-	connWindow   = 1 << 20   // unread bytes of all bodies on a connection
-
-	// maxControl limits the unsent answers to control frames in bytes; maxBlockFrames limits the
-	// frames of a head.
-	maxControl     = 64 << 10
-	maxBlockFrames = 64
-
-	// Each connection has credit for frames that cause work without bringing any: a frame costs
-	// 1, a reset or refused stream resetCost. Credit returns with time and with the frames of
-	// bodies in either direction.
-	maxCredit       = 4000
-	creditPerSecond = 400
-	resetCost       = 8
-	bodyCredit      = 4
-
-	// Sent body data entitles the client to free WINDOW_UPDATE frames: two for each DATA frame,
-	// one per window, for clients that count frames, and one more per updateBytes for clients
-	// that read little at a time. Go's client sends two per 4 KiB, and one per read if it is the
-	// slower side. The updates may arrive long after, when the client reads.
-	updatesPerFrame = 2
-	updateBytes     = 256
-)
-
 // goodbye limits the time to send the frame with the reason why the connection ends.
 const goodbye = 5 * time.Second
 
-// h2conn is an HTTP/2 connection. One goroutine reads; the handlers' goroutines write (see
-// writer.go). Lock order: no lock is taken under mu.
-type h2conn struct {
-	*input // shared with conn, base is 0; for the reader goroutine, except s, nc and raw
-	outlet *outlet
-	slot   *slot
-
-	// For the reader goroutine only.
-	decoder   *hpack.Decoder
-	fields    fieldReader
-	block     headBlock
-	settled   bool      // SETTINGS was received
-	pressing  time.Time // deadline of the current frame, head or first SETTINGS; zero for none
-	waits     time.Time // read deadline of the socket
-	idleSince time.Time // zero while streams are open
-
-	mu      sync.Mutex
-	quiet   sync.Cond // on mu: writing has stopped, or a handler has returned
-	streams map[uint32]*stream
-	running int // handlers
-	last    uint32
-	dropped [64]uint32 // streams that the server has reset recently: late frames may still arrive
-	drops   int
-	leaving bool  // GOAWAY was sent or received
-	err     error // why the connection is unusable
-	credit  int
-	counted time.Time // when credit was last renewed
-	updates int       // WINDOW_UPDATE frames that the client may still send for free
-
-	recv, unacked int // body bytes the client may send; consumed bytes not yet granted again
-	sender
-}
-
-// headBlock is a head being received.
-type headBlock struct {
-	stream  uint32  // 0: no head
-	st      *stream // the new stream; nil for none
-	ended   bool    // no body follows
-	trailer bool
-	size    int
-	frames  int
-}
-
 // serveHTTP2 serves the input of c, buffered and to come, as HTTP/2.
-func (c *conn) serveHTTP2() {
+func serveHTTP2(c *conn) {
 	c.base = 0
-	h := &h2conn{input: &c.input, outlet: &c.outlet, slot: &c.slot, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
+	h := &h2conn{input: &c.input, s: c.s, outlet: &c.outlet, slot: &c.slot, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
 	h.quiet.L = &h.mu
 	h.fields.limits = &c.s.cfg.Limits
 	h.decoder = hpack.NewDecoder(defaultTable, func(f hpack.HeaderField) {
@@ -96,7 +26,7 @@ func (c *conn) serveHTTP2() {
 	})
 	h.decoder.SetMaxStringLength(2 * c.s.cfg.Limits.Head)
 	h.initSender()
-	c.idle.Store(true) // lets Shutdown wake the reader at any time
+	c.slot.idle.Store(true) // lets Shutdown wake the reader at any time
 	err := h.read()
 	h.finish(err)
 }
@@ -148,7 +78,7 @@ func (c *h2conn) read() error {
 		if err := c.frame(&f); err != nil {
 			return err
 		}
-		if c.block.stream == 0 {
+		if c.block.id == 0 {
 			c.pressing = time.Time{}
 		}
 	}
@@ -205,7 +135,7 @@ func (c *h2conn) prepare() error {
 	}
 	until := now.Add(c.s.cfg.IdleTimeout)
 	switch {
-	case idle && c.leaving && c.block.stream == 0, c.slot.lost():
+	case idle && c.leaving && c.block.id == 0, c.slot.lost():
 		return errOver
 	case !c.pressing.IsZero():
 		if !now.Before(c.pressing) {
@@ -266,44 +196,18 @@ func (c *h2conn) finish(err error) {
 	c.mu.Unlock()
 }
 
-// failLocked ends all streams of the connection.
-func (c *h2conn) failLocked(err error) {
-	if c.err == nil {
-		c.err = err
-	}
-	for _, st := range c.streams {
-		c.breakLocked(st, err)
-	}
-}
-
-// payLocked charges the client's credit.
-func (c *h2conn) payLocked(cost int) error {
-	if c.credit -= cost; c.credit >= 0 {
-		return nil
-	}
-	now := time.Now()
-	earned := int(now.Sub(c.counted).Seconds() * creditPerSecond)
-	if c.credit = min(c.credit+earned, maxCredit); c.credit < 0 {
-		return &connError{codeCalm, "too many frames that cost work"}
-	}
-	c.counted = now
-	return nil
-}
-
-func (c *h2conn) earnLocked(n int) { c.credit = min(c.credit+n, maxCredit) }
-
 // frame handles one frame.
 func (c *h2conn) frame(f *frame) error {
-	if c.block.stream != 0 && (f.kind != frameContinuation || f.stream != c.block.stream) {
+	if c.block.id != 0 && (f.kind != frameContinuation || f.id != c.block.id) {
 		return &connError{codeProtocol, "a frame in the midst of a head"}
 	}
 	switch f.kind {
 	case frameData:
-		return c.data(f)
+		return c.dataFrame(f)
 	case frameHeaders:
-		return c.headers(f)
+		return c.headersFrame(f)
 	case frameContinuation:
-		if c.block.stream == 0 {
+		if c.block.id == 0 {
 			return &connError{codeProtocol, "a CONTINUATION frame without a head"}
 		}
 		return c.fragment(f)
@@ -314,9 +218,9 @@ func (c *h2conn) frame(f *frame) error {
 	return c.controlFrame(f)
 }
 
-// data handles a part of a request's body (RFC 9113 section 6.1).
-func (c *h2conn) data(f *frame) error {
-	if f.stream == 0 {
+// dataFrame handles a part of a request's body (RFC 9113 section 6.1).
+func (c *h2conn) dataFrame(f *frame) error {
+	if f.id == 0 {
 		return &connError{codeProtocol, "DATA without a stream"}
 	}
 	length := len(f.payload) // flow control counts the padding
@@ -332,7 +236,7 @@ func (c *h2conn) data(f *frame) error {
 		return &connError{codeFlowControl, "more of bodies than the connection's window"}
 	}
 	ended := f.flags&flagEndStream != 0
-	st := c.streams[f.stream]
+	st := c.streams[f.id]
 	if st == nil || st.gotEnd {
 		c.takenLocked(nil, length)
 		return c.lateLocked(f, "DATA")
@@ -369,47 +273,29 @@ func (c *h2conn) data(f *frame) error {
 	return nil
 }
 
-// takenLocked grants the client n consumed bytes again, in large steps. A nil st grants only the
-// connection's window.
-func (c *h2conn) takenLocked(st *stream, n int) {
-	if c.unacked += n; c.unacked >= connWindow/2 {
-		c.control = appendWindowUpdate(c.control, 0, c.unacked)
-		c.recv += c.unacked
-		c.unacked = 0
-	}
-	if st == nil || st.gotEnd || st.closed {
-		return
-	}
-	if st.unacked += n; st.unacked >= streamWindow/2 {
-		c.control = appendWindowUpdate(c.control, st.id, st.unacked)
-		st.recv += st.unacked
-		st.unacked = 0
-	}
-}
-
 // lateLocked handles a frame of a stream that the client has ended or never begun.
 func (c *h2conn) lateLocked(f *frame, what string) error {
-	if f.stream > c.last || f.stream%2 == 0 {
+	if f.id > c.last || f.id%2 == 0 {
 		return &connError{codeProtocol, what + " of an idle stream"}
 	}
 	if c.leaving {
 		return nil // perhaps of an ignored stream
 	}
 	for _, id := range c.dropped {
-		if id == f.stream {
+		if id == f.id {
 			return c.payLocked(1) // the client may not have seen the reset
 		}
 	}
-	if st := c.streams[f.stream]; st != nil {
+	if st := c.streams[f.id]; st != nil {
 		return c.resetLocked(st, codeStreamClosed, bad("%s after the end of the request", what))
 	}
-	c.control = appendReset(c.control, f.stream, codeStreamClosed)
+	c.control = appendReset(c.control, f.id, codeStreamClosed)
 	return c.payLocked(resetCost)
 }
 
-// headers begins a head (RFC 9113 section 6.2).
-func (c *h2conn) headers(f *frame) error {
-	if f.stream%2 == 0 {
+// headersFrame begins a head (RFC 9113 section 6.2).
+func (c *h2conn) headersFrame(f *frame) error {
+	if f.id%2 == 0 {
 		return &connError{codeProtocol, "HEADERS of a stream id not for clients"}
 	}
 	if err := f.unpad(); err != nil {
@@ -417,18 +303,18 @@ func (c *h2conn) headers(f *frame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := headBlock{stream: f.stream, ended: f.flags&flagEndStream != 0}
-	switch st := c.streams[f.stream]; {
-	case f.stream > c.last:
-		c.last = f.stream
+	b := headBlock{id: f.id, ended: f.flags&flagEndStream != 0}
+	switch st := c.streams[f.id]; {
+	case f.id > c.last:
+		c.last = f.id
 		// A head after GOAWAY must be decoded too: the header table depends on it.
 		if !c.leaving {
-			b.st = newStream(c, f.stream)
+			b.st = newStream(c, f.id)
 		}
 	case st == nil || st.gotEnd:
 		dropped := false
 		for _, id := range c.dropped {
-			dropped = dropped || id == f.stream
+			dropped = dropped || id == f.id
 		}
 		if !dropped {
 			return &connError{codeStreamClosed, "HEADERS of a closed stream"}
@@ -483,7 +369,7 @@ func (c *h2conn) fragmentLocked(f *frame) error {
 
 // trailerLocked ends a body. The trailer fields are discarded.
 func (c *h2conn) trailerLocked(b *headBlock) error {
-	st := c.streams[b.stream]
+	st := c.streams[b.id]
 	if st == nil { // reset meanwhile
 		return c.payLocked(1)
 	}
@@ -537,55 +423,4 @@ func (c *h2conn) requestLocked(b *headBlock) error {
 	c.running++
 	c.s.work(st)
 	return nil
-}
-
-func (c *h2conn) dropLocked(id uint32) {
-	c.dropped[c.drops%len(c.dropped)] = id
-	c.drops++
-}
-
-// resetLocked ends a stream with RST_STREAM.
-func (c *h2conn) resetLocked(st *stream, code errorCode, cause error) error {
-	if st.closed {
-		return nil
-	}
-	c.dropLocked(st.id)
-	c.control = appendReset(c.control, st.id, code)
-	c.breakLocked(st, cause)
-	if code == codeNone || code == codeInternal { // not the client's fault
-		return nil
-	}
-	return c.payLocked(resetCost)
-}
-
-// breakLocked ends a stream without a frame.
-func (c *h2conn) breakLocked(st *stream, cause error) {
-	if st.closed {
-		return
-	}
-	st.closed = true
-	delete(c.streams, st.id)
-	if st.err == nil {
-		st.err = cause
-	}
-	if st.gone != nil {
-		st.gone(cause)
-	}
-	if st.body != nil {
-		if refused, ok := errors.AsType[*RequestError](cause); ok {
-			st.body.endLocked(refused)
-		} else {
-			st.body.endLocked(io.ErrUnexpectedEOF)
-		}
-	}
-	c.dequeueLocked(st)
-}
-
-// doneLocked removes a stream that both sides have ended.
-func (c *h2conn) doneLocked(st *stream) {
-	if st.gotEnd && st.sentEnd && !st.closed {
-		st.closed = true
-		delete(c.streams, st.id)
-		c.earnLocked(1)
-	}
 }

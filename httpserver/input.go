@@ -15,8 +15,8 @@ import (
 // input holds the unparsed input of a connection in in[start:end]. It acquires memory with the
 // first byte and holds none while the connection waits for one.
 type input struct {
-	s  *Server
-	nc net.Conn
+	pool *pool
+	nc   net.Conn
 	// raw allows system calls without Go's copies. It is nil unless nc is a plain TCP or Unix
 	// socket.
 	raw syscall.RawConn
@@ -31,11 +31,13 @@ type input struct {
 	n      int                   // bytes of the last read
 	err    error
 	one    [1]byte
+	socket socket
 }
 
-func (in *input) open(s *Server, nc net.Conn, raw syscall.RawConn) {
-	in.s, in.nc, in.raw = s, nc, raw
+func (in *input) open(p *pool, nc net.Conn, raw syscall.RawConn) {
+	in.pool, in.nc, in.raw = p, nc, raw
 	in.readFn = in.read
+	in.socket.init()
 }
 
 // empty reports whether the memory holds nothing of use.
@@ -117,7 +119,7 @@ func (in *input) fillSecure() (n int, err error) {
 
 // acquire acquires memory for new input.
 func (in *input) acquire() error {
-	b, err := in.s.acquire(inputSize)
+	b, err := in.pool.acquire(inputSize)
 	if err != nil {
 		return err
 	}
@@ -145,7 +147,7 @@ func (in *input) grow() error {
 		in.start = in.base
 		return nil
 	}
-	b, err := in.s.acquire(4 * len(in.in))
+	b, err := in.pool.acquire(4 * len(in.in))
 	if err != nil {
 		return err
 	}
@@ -159,4 +161,24 @@ func (in *input) grow() error {
 	in.held, in.in = b, larger
 	in.start, in.base = 0, 0
 	return nil
+}
+
+// receive is nc.Read, past the memory.
+func (in *input) receive(p []byte) (int, error) {
+	if in.raw == nil || len(p) == 0 {
+		return in.nc.Read(p)
+	}
+	s := &in.socket
+	s.into = p
+	err := in.raw.Read(s.receive)
+	s.into = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case s.err != nil:
+		return 0, os.NewSyscallError("recvmsg", s.err)
+	case s.n == 0:
+		return 0, io.EOF
+	}
+	return s.n, nil
 }

@@ -3,6 +3,7 @@ package httpserver
 import (
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fre-engine/fre/failure"
@@ -40,28 +41,35 @@ const (
 // ErrNoMemory means that [Config.Memory] has no buffer for the exchange.
 var ErrNoMemory = failure.New(failure.Busy, "no memory for the connection", "")
 
+// pool is a server's Memory.
+type pool struct {
+	from     Memory
+	dry      atomic.Bool   // a wait for memory was in vain, and no memory was acquired since
+	failures atomic.Uint64 // to acquire memory
+}
+
 // acquire returns a buffer, or ErrNoMemory after memoryWait.
-func (s *Server) acquire(size int) (Buffer, error) { return s.acquireWithin(size, memoryWait) }
+func (p *pool) acquire(size int) (Buffer, error) { return p.acquireWithin(size, memoryWait) }
 
 // tryAcquire is acquire without waiting.
-func (s *Server) tryAcquire(size int) (Buffer, error) { return s.acquireWithin(size, 0) }
+func (p *pool) tryAcquire(size int) (Buffer, error) { return p.acquireWithin(size, 0) }
 
-func (s *Server) acquireWithin(size int, wait time.Duration) (Buffer, error) {
-	dry := s.dry.Load()
+func (p *pool) acquireWithin(size int, wait time.Duration) (Buffer, error) {
+	dry := p.dry.Load()
 	if dry {
 		wait = 0
 	}
-	b, err := s.cfg.Memory.Acquire(size, wait)
+	b, err := p.from.Acquire(size, wait)
 	if err == nil {
 		if dry {
-			s.dry.Store(false)
+			p.dry.Store(false)
 		}
 		return b, nil
 	}
 	if wait > 0 {
-		s.dry.Store(true)
+		p.dry.Store(true)
 	}
-	s.noMemory.Add(1)
+	p.failures.Add(1)
 	return nil, ErrNoMemory
 }
 

@@ -147,7 +147,7 @@ func (w *responseWriter) begin() {
 		return
 	}
 	w.begun = true
-	w.fields()
+	w.setFields()
 	if w.err = w.x.Begin(w.status, w.length); w.err == nil && len(w.kept) > 0 && string(w.x.Method) != http.MethodHead {
 		_, w.err = w.x.Write(w.kept)
 	}
@@ -164,13 +164,13 @@ func (w *responseWriter) end() {
 	default:
 		w.WriteHeader(http.StatusOK)
 		w.begun = true
-		w.fields()
+		w.setFields()
 		_ = w.x.Send(w.status, w.kept) // fails only with the connection
 	}
 }
 
-// fields sets the header fields, except those that the server sets itself.
-func (w *responseWriter) fields() {
+// setFields sets the header fields, except those that the server sets itself.
+func (w *responseWriter) setFields() {
 	for name, values := range w.header {
 		switch name {
 		case "Content-Length", "Date", "Transfer-Encoding":

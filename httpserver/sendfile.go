@@ -30,6 +30,9 @@ const corkedFrom = 128 << 10
 
 // sending is a head and a part of a file that the kernel sends.
 type sending struct {
+	outlet *outlet
+	sendFn func(fd uintptr) bool // sendSome, allocated once
+
 	head    []byte
 	file    int
 	offset  int64
@@ -37,27 +40,29 @@ type sending struct {
 	moved   bool // bytes were sent since the last call of outlet.begin
 	watched bool // the runtime sees the system calls: see sendPiece
 	corked  bool // TCP_CORK is set
+	vector  [1][]byte
 	room    [1]unix.PollFd
 	piece   unix.CachestatRange
 	cached  unix.Cachestat_t
 	err     error
 }
 
-// sendFile has the kernel send head and file. The file's own offset does not move.
-func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
-	if c.raw == nil {
-		return c.copyFile(head, f, offset, length)
-	}
-	if err := c.outlet.unstall(); err != nil {
+func (s *sending) open(o *outlet) { s.outlet, s.sendFn = o, s.sendSome }
+
+// send sends head and file. watched tells the runtime of each system call.
+func (s *sending) send(head []byte, f *os.File, offset, length int64, watched bool) error {
+	if err := s.outlet.unstall(); err != nil {
 		return err
 	}
-	s := &c.sending
-	*s = sending{head: head, file: int(f.Fd()), offset: offset, left: length, moved: true, watched: c.lent || length < unwatchedFrom}
+	*s = sending{
+		outlet: s.outlet, sendFn: s.sendFn,
+		head: head, file: int(f.Fd()), offset: offset, left: length, moved: true, watched: watched || length < unwatchedFrom,
+	}
 	defer runtime.KeepAlive(f)
 	for len(s.head) > 0 || s.left > 0 {
 		before := s.left
-		if err := c.raw.Write(c.sendFn); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) && c.outlet.takes(false) {
+		if err := s.outlet.raw.Write(s.sendFn); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) && s.outlet.takes(false) {
 				continue
 			}
 			return err
@@ -75,8 +80,7 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 // sendSome is called by the poller when the socket is writable. It returns false to wait. It
 // sends at most a fileQuantum with few system calls: when sendfile(2) stops at a full socket, it
 // waits for room before the next try.
-func (c *conn) sendSome(fd uintptr) (done bool) {
-	s := &c.sending
+func (s *sending) sendSome(fd uintptr) (done bool) {
 	for len(s.head) > 0 {
 		flags := 0
 		if s.left > 0 {
@@ -85,22 +89,22 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 		if s.left >= corkedFrom && !s.corked {
 			s.corked = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) == nil // fails on a Unix socket
 		}
-		c.vector[0] = s.head
-		n, err := rawio.Send(int(fd), c.vector[:1], nil, flags)
-		c.vector[0] = nil
+		s.vector[0] = s.head
+		n, err := rawio.Send(int(fd), s.vector[:], nil, flags)
+		s.vector[0] = nil
 		if err != nil {
-			return c.stopped(fd, "sendto", err)
+			return s.stopped(fd, "sendto", err)
 		}
 		s.head, s.moved = s.head[n:], true
 	}
 	for sent := int64(0); s.left > 0 && sent < fileQuantum; {
 		want := min(s.left, fileQuantum-sent)
-		n, err := c.sendPiece(int(fd), int(want))
+		n, err := s.sendPiece(int(fd), int(want))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return c.stopped(fd, "sendfile", err)
+			return s.stopped(fd, "sendfile", err)
 		}
 		if n == 0 { // the file has become shorter
 			s.err = io.ErrUnexpectedEOF
@@ -110,12 +114,12 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 		sent += int64(n)
 		s.moved = true
 		if int64(n) < want && !s.hasRoom(fd) {
-			return c.wait(fd)
+			return s.wait(fd)
 		}
 	}
 	if s.left == 0 && s.corked {
 		if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 0); err != nil {
-			return c.stopped(fd, "setsockopt", err)
+			return s.stopped(fd, "setsockopt", err)
 		}
 	}
 	return true
@@ -128,8 +132,7 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 //
 // Therefore the runtime is not told if the call cannot wait: the bytes are in memory, and the
 // socket is nonblocking. A socket that another process has had may be blocking.
-func (c *conn) sendPiece(fd, n int) (int, error) {
-	s := &c.sending
+func (s *sending) sendPiece(fd, n int) (int, error) {
 	if s.watched || !s.inMemory(n) {
 		return unix.Sendfile(fd, s.file, &s.offset, n)
 	}
@@ -156,49 +159,20 @@ func (s *sending) hasRoom(fd uintptr) bool {
 	return n > 0 || err != nil
 }
 
-func (c *conn) stopped(fd uintptr, call string, err error) (done bool) {
+func (s *sending) stopped(fd uintptr, call string, err error) (done bool) {
 	if errors.Is(err, unix.EAGAIN) {
-		return c.wait(fd)
+		return s.wait(fd)
 	}
-	c.sending.err = os.NewSyscallError(call, err)
+	s.err = os.NewSyscallError(call, err)
 	return true
 }
 
 // wait makes the poller wait. A new period of patience begins if bytes were sent.
-func (c *conn) wait(fd uintptr) (done bool) {
-	s := &c.sending
+func (s *sending) wait(fd uintptr) (done bool) {
 	if s.moved {
 		s.moved = false
-		c.outlet.ask(fd)
-		s.err = c.outlet.begin()
+		s.outlet.ask(fd)
+		s.err = s.outlet.begin()
 	}
 	return s.err != nil
-}
-
-// copyFile is sendFile for TLS, which must encrypt the bytes.
-func (c *conn) copyFile(head []byte, f *os.File, offset, length int64) error {
-	b, err := c.s.acquire(copySize)
-	if err != nil {
-		return err
-	}
-	defer b.Release()
-	buf := b.Bytes()[:copySize]
-	if err := c.write(head); err != nil {
-		return err
-	}
-	for length > 0 {
-		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
-		if n == 0 {
-			if err == nil || errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return err
-		}
-		if err := c.write(buf[:n]); err != nil {
-			return err
-		}
-		offset += int64(n)
-		length -= int64(n)
-	}
-	return nil
 }

@@ -2,8 +2,6 @@ package httpserver
 
 import (
 	"errors"
-	"io"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -20,26 +18,6 @@ type socket struct {
 }
 
 func (s *socket) init() { s.receive = s.receiveFrom }
-
-// read is nc.Read.
-func (c *conn) read(p []byte) (int, error) {
-	if c.raw == nil || len(p) == 0 {
-		return c.nc.Read(p)
-	}
-	s := &c.socket
-	s.into = p
-	err := c.raw.Read(s.receive)
-	s.into = nil
-	switch {
-	case err != nil:
-		return 0, err
-	case s.err != nil:
-		return 0, os.NewSyscallError("recvmsg", s.err)
-	case s.n == 0:
-		return 0, io.EOF
-	}
-	return s.n, nil
-}
 
 // receiveFrom is called by the poller. It returns false to wait until the socket is readable.
 func (s *socket) receiveFrom(fd uintptr) (done bool) {

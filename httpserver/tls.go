@@ -1,11 +1,8 @@
 package httpserver
 
 import (
-	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -16,30 +13,6 @@ import (
 func isTLS(nc net.Conn) bool {
 	_, ok := nc.(*tls.Conn)
 	return ok
-}
-
-// handshake performs the TLS handshake, if any. It returns false if the connection is over. A
-// client may choose HTTP/2 in the handshake (RFC 7301); handshake then serves the connection
-// itself.
-func (c *conn) handshake() bool {
-	t, ok := c.nc.(*tls.Conn)
-	if !ok {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(c.s.ctx, c.s.cfg.HeadTimeout)
-	defer cancel()
-	if err := t.HandshakeContext(ctx); err != nil {
-		if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil && isMethod(plain.RecordHeader[:]) {
-			_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nuse https://\n")
-			linger(plain.Conn, c.in)
-		}
-		return false
-	}
-	if t.ConnectionState().NegotiatedProtocol == "h2" {
-		c.serveHTTP2()
-		return false
-	}
-	return true
 }
 
 // isMethod reports whether a request line can begin with b.

@@ -18,20 +18,22 @@ const patience = 50 * time.Millisecond
 // watcher ends an exchange when the client closes the connection, once the request's body has
 // been read. A client that already sends its next request counts as present.
 type watcher struct {
-	c     *conn
+	l     *link
 	timer *time.Timer // calls look; made by the first start
 
 	mu      sync.Mutex
 	started bool
-	quit    chan struct{} // closed by stop; nil without a goroutine
-	done    chan struct{} // closed by the goroutine
+	body    *connBody               // of the exchange
+	gone    context.CancelCauseFunc // ends the exchange's context
+	quit    chan struct{}           // closed by stop; nil without a goroutine
+	done    chan struct{}           // closed by the goroutine
 }
 
-// start watches the current exchange until stop.
-func (w *watcher) start() {
+// start watches an exchange until stop.
+func (w *watcher) start(b *connBody, gone context.CancelCauseFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.started = true
+	w.started, w.body, w.gone = true, b, gone
 	if w.timer == nil {
 		w.timer = time.AfterFunc(patience, w.look)
 	} else {
@@ -46,11 +48,11 @@ func (w *watcher) look() {
 	defer w.mu.Unlock()
 	if w.started && w.done == nil {
 		w.quit, w.done = make(chan struct{}), make(chan struct{})
-		go w.run(w.c.body, w.quit, w.done)
+		go w.run(w.body, w.gone, w.quit, w.done)
 	}
 }
 
-func (w *watcher) run(b *connBody, quit <-chan struct{}, done chan<- struct{}) {
+func (w *watcher) run(b *connBody, gone context.CancelCauseFunc, quit <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
 	if whole := b.untilWhole(); whole != nil { // until then the body's reader notices
 		select {
@@ -60,19 +62,19 @@ func (w *watcher) run(b *connBody, quit <-chan struct{}, done chan<- struct{}) {
 		}
 	}
 	w.mu.Lock()
-	look := w.started && w.c.end == w.c.start && w.c.nc.SetReadDeadline(time.Time{}) == nil
+	look := w.started && w.l.end == w.l.start && w.l.nc.SetReadDeadline(time.Time{}) == nil
 	w.mu.Unlock()
 	if !look {
 		return
 	}
 	var one [1]byte
-	_ = w.c.raw.Read(func(fd uintptr) bool { // the error is the deadline set by stop
+	_ = w.l.raw.Read(func(fd uintptr) bool { // the error is the deadline set by stop
 		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
 		case err == unix.EAGAIN || err == unix.EINTR:
 			return false
 		case err != nil || n == 0:
-			w.c.gone(ErrClientGone)
+			gone(ErrClientGone)
 		}
 		return true
 	})
@@ -90,7 +92,7 @@ func (w *watcher) stop() {
 	done := w.done
 	if done != nil {
 		close(w.quit)
-		_ = w.c.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a dead connection, which ends run too
+		_ = w.l.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a dead connection, which ends run too
 	}
 	w.mu.Unlock()
 	if done != nil {

@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"fmt"
 	"runtime"
 	"time"
 )
@@ -15,90 +14,6 @@ const (
 	// small is the longest body, in bytes, that is copied behind its frame head.
 	small = 512
 )
-
-// sender is the sending half of an HTTP/2 connection. A goroutine with frames to send queues
-// them. If no goroutine is writing, it becomes the writer and sends all queued frames, including
-// those of other streams. Otherwise it waits until the writer has sent its frames or, finished
-// with its own, passes the task on. Frames of many streams share a system call, in turns, without
-// a goroutine between handler and socket.
-//
-//	handler A  queue ─ write [A] ──────── done, B goes on
-//	handler B           queue ─ waits ─── write [B C] ─ done
-//	handler C            queue ─ waits ──────────────── done
-type sender struct {
-	writing bool      // a goroutine is the writer, or about to be
-	control []byte    // control frames, sent before the queue
-	queue   []*stream // streams with data to send, in order of turns
-	went    time.Time // time of the last write of stream data
-
-	window        int64 // bytes that the client accepts on the connection
-	initialWindow int64 // and initially on each stream
-	frameSize     int
-	table         uint32 // size in bytes of the client's header table for our heads
-	shrunk        bool   // the client has shrunk the table; the next head must say so
-
-	// For the writer only.
-	scratch []byte    // frame heads and small bodies
-	parts   []part    // data to send: a slice of scratch, then data
-	sent    []*stream // streams with data in parts
-	vector  [][]byte
-}
-
-type part struct {
-	end  int // end in scratch; the part starts at the previous end
-	data []byte
-}
-
-func (s *sender) initSender() {
-	s.window, s.initialWindow, s.frameSize, s.table = initialWindow, initialWindow, maxFrame, defaultTable
-}
-
-// outgoing is the data that a stream sends. The connection's mu guards it.
-type outgoing struct {
-	head  []byte
-	data  []byte
-	last  bool
-	state outState
-	baton bool // the stream's goroutine has to become the writer
-	moved bool // some bytes were sent since the goroutine last looked
-}
-
-// outState is the state of a stream's data; become changes it.
-//
-//	idle ──▶ queued ⇄ writing ──▶ sent ──▶ queued by the next write
-//	            └────────┴──────▶ dropped
-type outState uint8
-
-const (
-	outIdle    outState = iota
-	outQueued           // in the sender's queue
-	outWriting          // the writer took a part, which is being written
-	outSent             // all bytes were sent
-	outDropped          // stream or connection ended first
-)
-
-// waits reports whether data is in the queue or being written.
-func (s outState) waits() bool { return s == outQueued || s == outWriting }
-
-// become changes the state. It panics if the present state does not allow the next one.
-func (o *outgoing) become(next outState) {
-	allowed := false
-	switch next {
-	case outIdle:
-	case outQueued:
-		allowed = o.state != outQueued
-	case outWriting:
-		allowed = o.state == outQueued
-	case outSent:
-		allowed = o.state == outWriting
-	case outDropped:
-		allowed = o.state.waits()
-	}
-	if !allowed {
-		panic(fmt.Sprintf("httpserver: outgoing data in state %d cannot become %d", o.state, next))
-	}
-	o.state = next
-}
 
 // write sends a head, a part of a body, or both. After it returns, head and data may be reused.
 func (st *stream) write(head, data []byte, last bool) error {
@@ -330,7 +245,7 @@ func (c *h2conn) writeBatch() error {
 	c.vector = v
 	var err error
 	if c.raw == nil {
-		err = c.s.writeCopied(c.nc, v...)
+		err = writeCopied(c.pool, c.nc, v...)
 	} else {
 		err = c.outlet.send(v)
 	}
@@ -371,19 +286,4 @@ func (c *h2conn) settleLocked(own *stream, err error) {
 	if err != nil {
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // makes the reader end the connection
 	}
-}
-
-// dequeueLocked drops the unsent data of a stream, except data being written.
-func (c *h2conn) dequeueLocked(st *stream) {
-	if st.out.state != outQueued {
-		return
-	}
-	for i, other := range c.queue {
-		if other == st {
-			c.queue = append(c.queue[:i], c.queue[i+1:]...)
-			break
-		}
-	}
-	st.out.become(outDropped)
-	st.notify()
 }
