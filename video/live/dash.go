@@ -21,24 +21,24 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 	m.Profiles = "urn:mpeg:dash:profile:isoff-live:2011"
 	m.AvailabilityStartTime = mpd.DateTime(stamp(s.began))
 	m.PublishTime = mpd.DateTime(stamp(s.began.Add(s.clock())))
-	m.MinimumUpdatePeriod = duration(segmentTarget)
-	m.MinBufferTime = duration(segmentTarget)
-	m.TimeShiftBufferDepth = duration(s.window)
-	m.SuggestedPresentationDelay = duration(3 * segmentTarget)
-	m.MaxSegmentDuration = duration(segmentMost)
+	m.MinimumUpdatePeriod = xsDuration(segmentTarget)
+	m.MinBufferTime = xsDuration(segmentTarget)
+	m.TimeShiftBufferDepth = xsDuration(s.window)
+	m.SuggestedPresentationDelay = xsDuration(3 * segmentTarget)
+	m.MaxSegmentDuration = xsDuration(segmentMost)
 	m.UTCTimings = append(m.UTCTimings, mpd.NewDescriptor("urn:mpeg:dash:utc:http-iso:2014", "../time", ""))
 
 	epochs, of := s.windowLocked()
 	for i, e := range epochs {
 		p := mpd.NewPeriod()
 		p.Id = fmt.Sprint(e.Number)
-		p.Start = duration(e.Start)
+		p.Start = xsDuration(e.Start)
 		var end time.Duration
 		for _, all := range of[e] {
 			end = max(end, all[len(all)-1].end())
 		}
 		if i < len(epochs)-1 && end > e.Start {
-			p.Duration = duration(end - e.Start)
+			p.Duration = xsDuration(end - e.Start)
 		}
 		m.AppendPeriod(p)
 		s.addTracksLocked(p, e, of[e])
@@ -143,7 +143,7 @@ func (s *Stream) template(e *epoch, all []*segment) *mpd.SegmentTemplateType {
 	return t
 }
 
-func duration(d time.Duration) *mpd.Duration {
+func xsDuration(d time.Duration) *mpd.Duration {
 	v := mpd.Duration(d.Round(time.Microsecond))
 	return &v
 }

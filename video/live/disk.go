@@ -241,7 +241,7 @@ func (d *disk) open(age time.Duration) (*left, error) {
 	keep := map[string]bool{}
 	for name, of := range shelves {
 		of.next = max(of.next, l.least)
-		r := d.row(epochs, name, of)
+		r := d.readRow(epochs, name, of)
 		l.rows[name] = r
 		for _, s := range r.segments {
 			keep[filepath.Base(d.path(name, s.number))] = true
@@ -376,8 +376,8 @@ func parse(line []byte) (e entry, ok bool) {
 	}
 }
 
-// row returns a track's segments: the last run of consecutive numbers.
-func (d *disk) row(epochs map[int]*epoch, name string, of *shelf) *row {
+// readRow returns a track's segments: the last run of consecutive numbers.
+func (d *disk) readRow(epochs map[int]*epoch, name string, of *shelf) *row {
 	r := &row{next: of.next}
 	numbers := slices.Sorted(maps.Keys(of.files))
 	for _, n := range numbers {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"time"
 )
 
@@ -51,11 +50,6 @@ func (e *epoch) check() error {
 		}
 	}
 	return nil
-}
-
-// named reports whether the track's name can be a file's and its kind is known.
-func (t *Track) named() bool {
-	return t.Name == filepath.Base(t.Name) && filepath.IsLocal(t.Name) && (t.Kind == "video" || t.Kind == "audio")
 }
 
 // share makes e use the equal initialisation segments of the epoch before, to hold each once in

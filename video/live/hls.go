@@ -14,9 +14,6 @@ const soundGroup = "audio"
 // target durations (RFC 8216bis section 4.4.3.8).
 const skipFrom = 6 * segmentMost
 
-// playable reports whether a playlist can list a finished segment.
-func (r *row) playable() bool { return r != nil && r.listed < len(r.segments) }
-
 // writeSound writes the entry of the sound track at index i.
 func writeSound(b *bytes.Buffer, i int, t *Track) {
 	name, language := fmt.Sprintf("Track %d", i+1), ""
@@ -234,47 +231,6 @@ func (s *Stream) reportLocked(b *bytes.Buffer, name string) {
 			fmt.Fprintf(b, "#EXT-X-RENDITION-REPORT:URI=\"%s.m3u8\",LAST-MSN=%d,LAST-PART=%d\n", other, number, max(n, 0))
 		}
 	}
-}
-
-// latest returns the number of the last part and of its segment. part is -1 without any part.
-func (r *row) latest() (number int64, part int) {
-	if r.open != nil && len(r.open.parts) > 0 {
-		return r.open.number, len(r.open.parts) - 1
-	}
-	if n := len(r.segments); n > 0 {
-		return r.segments[n-1].number, len(r.segments[n-1].parts) - 1
-	}
-	return r.next - 1, -1
-}
-
-// partsAhead is the number of parts beyond the last part for which a client may ask (Advance Part
-// Limit, RFC 8216bis section 6.2.5.2).
-const partsAhead = int(3 * time.Second / partTarget)
-
-// far reports whether a segment is farther ahead than a client may ask for. If part is not
-// negative, far answers for this part of the segment.
-func (r *row) far(number int64, part int) bool {
-	latest, last := r.latest()
-	most := latest + 2
-	if r.open == nil || len(r.open.parts) == 0 { // the last segment is whole: the next part belongs to its successor
-		latest, last = latest+1, -1
-	}
-	if number > latest {
-		last = -1
-	}
-	return number > most || number >= latest && part > last+partsAhead
-}
-
-// reached reports whether the playlist has a segment or, if part is not negative, this part of
-// the segment. A part number beyond a segment's last part means the first part of the next
-// segment (RFC 8216bis section 6.2.5.2).
-func (r *row) reached(number int64, part int) bool {
-	open := r.open != nil && len(r.open.parts) > 0
-	if n := len(r.segments); n > 0 && r.segments[n-1].number >= number {
-		last := r.segments[n-1]
-		return number < last.number || part < len(last.parts) || part < 0 || open
-	}
-	return part >= 0 && open && r.open.number == number && len(r.open.parts) > part
 }
 
 // initPath, segmentPath and partPath return addresses relative to hls/ and dash/.

@@ -81,7 +81,7 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 	var tracks []Track
 	length := 0.0 // of a round, in seconds: the longest picture track
 	for _, of := range a.Renditions {
-		if !playable(of) {
+		if !inLoop(of) {
 			continue
 		}
 		r, init, err := openReel(of, v.cfg.Library.Path(a.ID, of.Name+".mp4"))
@@ -122,8 +122,8 @@ func (v *Server) run(ctx context.Context, c *channel, reels []*reel, length floa
 	}
 }
 
-// playable reports whether a loop plays the rendition.
-func playable(of *asset.Rendition) bool { return of.Kind != "text" && len(of.Segments) > 0 }
+// inLoop reports whether a loop plays the rendition.
+func inLoop(of *asset.Rendition) bool { return of.Kind != "text" && len(of.Segments) > 0 }
 
 // openReel opens a rendition's file and returns its initialisation segment.
 func openReel(of *asset.Rendition, path string) (r *reel, init []byte, err error) {

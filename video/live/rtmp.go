@@ -27,13 +27,6 @@ const (
 	leastChunk     = 128              // bytes; the default of RTMP 1.0
 )
 
-var (
-	errKey      = errors.New("there is no such stream to publish to, or the key is wrong")
-	errReplaced = errors.New("another publisher has come, or the stream has ended")
-	errGone     = errors.New("the publisher has closed the connection")
-	errStopping = errors.New("the service is stopping: publish again in a minute")
-)
-
 // ServeRTMP accepts publishers at rtmp://HOST:PORT/live/NAME?key=KEY until l or the server is
 // closed. H.264 and AAC are passed on unchanged.
 func (v *Server) ServeRTMP(l net.Listener) error {
@@ -104,18 +97,6 @@ func (l *lobby) giveWay() bool {
 	}
 	_ = l.waiting[0].Close() // the publisher is a stranger: the error has no use
 	l.waiting = slices.Delete(l.waiting, 0, 1)
-	return true
-}
-
-// Go runs do in a goroutine and reports true, or reports false if the server is closed. Close
-// waits for the goroutine.
-func (v *Server) Go(do func()) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed {
-		return false
-	}
-	v.group.Go(do)
 	return true
 }
 

@@ -30,12 +30,6 @@ const (
 	keepMoment = "public, max-age=1"
 )
 
-// text is a playlist as rendered for a version of the stream.
-type text struct {
-	version       uint64
-	plain, packed []byte // packed is gzip
-}
-
 // playlist returns the current playlist of a name, or nil before the stream has begun. The name
 // is master, manifest or a track's name. skip asks for a delta update.
 func (s *Stream) playlist(name string, skip bool) (*text, error) {
@@ -95,22 +89,22 @@ func (s *Stream) find(ctx func() context.Context, path, query string) (answer, e
 	case path == "time":
 		return answer{kind: "text/plain; charset=utf-8", keep: "no-store", body: []byte(stamp(s.began.Add(s.clock())))}, nil
 	case path == "dash/manifest.mpd":
-		return s.text("manifest", typeDASH, keepMoment, false)
+		return s.playlistAnswer("manifest", typeDASH, keepMoment, false)
 	case path == "hls/master.m3u8":
-		return s.text("master", typeHLS, keepMoment, false)
+		return s.playlistAnswer("master", typeHLS, keepMoment, false)
 	case folder == "hls":
 		name, ok := strings.CutSuffix(rest, ".m3u8")
 		if !ok || name == "master" || name == "manifest" {
 			return nothing, nil
 		}
-		return s.media(ctx, name, query)
+		return s.mediaPlaylist(ctx, name, query)
 	case folder == "media":
-		return s.bytes(ctx, rest)
+		return s.mediaFile(ctx, rest)
 	}
 	return nothing, nil
 }
 
-func (s *Stream) text(name, kind, keep string, skip bool) (answer, error) {
+func (s *Stream) playlistAnswer(name, kind, keep string, skip bool) (answer, error) {
 	t, err := s.playlist(name, skip)
 	if err != nil || t == nil {
 		return refusal(http.StatusNotFound, "the stream has not begun"), err
@@ -118,9 +112,9 @@ func (s *Stream) text(name, kind, keep string, skip bool) (answer, error) {
 	return answer{kind: kind, keep: keep, text: t}, nil
 }
 
-// media returns a track's playlist once the playlist has the requested part (RFC 8216bis section
+// mediaPlaylist returns a track's playlist once the playlist has the requested part (RFC 8216bis section
 // 6.2.5).
-func (s *Stream) media(ctx func() context.Context, name, query string) (answer, error) {
+func (s *Stream) mediaPlaylist(ctx func() context.Context, name, query string) (answer, error) {
 	keep := keepMoment
 	skip, number, part, err := parseReload(query)
 	if err != nil {
@@ -148,7 +142,7 @@ func (s *Stream) media(ctx func() context.Context, name, query string) (answer, 
 			keep = "no-store"
 		}
 	}
-	return s.text(name, typeHLS, keep, skip)
+	return s.playlistAnswer(name, typeHLS, keep, skip)
 }
 
 // mostWaiting is the limit of blocked requests of a stream. Each costs a goroutine.
@@ -239,9 +233,9 @@ func parseReload(query string) (skip bool, number int64, part int, err error) {
 	return skip, number, part, nil
 }
 
-// bytes returns an initialisation segment ID/TRACK/init-EPOCH.mp4, a segment NUMBER.m4s or a part
+// mediaFile returns an initialisation segment ID/TRACK/init-EPOCH.mp4, a segment NUMBER.m4s or a part
 // NUMBER.PART.m4s. A request for the next part blocks.
-func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) {
+func (s *Stream) mediaFile(ctx func() context.Context, path string) (answer, error) {
 	id, rest, _ := strings.Cut(path, "/")
 	track, name, _ := strings.Cut(rest, "/")
 	if id != s.id {
@@ -336,18 +330,6 @@ func (s *Stream) partLocked(track string, number int64, part int) (a answer, kno
 func (s *segment) part(n int) answer {
 	p := &s.parts[n]
 	return answer{kind: s.track.Kind + "/mp4", keep: keepMedia, body: p.body, offset: p.offset, size: p.size}
-}
-
-// segment returns the finished segment of a number, or nil.
-func (r *row) segment(number int64) *segment {
-	if len(r.segments) == 0 {
-		return nil
-	}
-	i := number - r.segments[0].number
-	if i < 0 || i >= int64(len(r.segments)) {
-		return nil
-	}
-	return r.segments[i]
 }
 
 // init returns a track's initialisation segment in an epoch.

@@ -48,6 +48,14 @@ var (
 	ErrTaken = errors.New("there is a stream of that name")
 )
 
+// Errors of a publisher.
+var (
+	errKey      = errors.New("there is no such stream to publish to, or the key is wrong")
+	errReplaced = errors.New("another publisher has come, or the stream has ended")
+	errGone     = errors.New("the publisher has closed the connection")
+	errStopping = errors.New("the service is stopping: publish again in a minute")
+)
+
 // record is the content of DIR/NAME/stream.json.
 type record struct {
 	asset.LiveSpec
@@ -138,7 +146,7 @@ func (v *Server) resume(dir string) error {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return err
 	}
-	_, err = v.open(r)
+	_, err = v.openChannel(r)
 	return err
 }
 
@@ -169,8 +177,8 @@ func (v *Server) Close() error {
 	return err
 }
 
-// open opens a stream from its directory and starts its loop.
-func (v *Server) open(r record) (*channel, error) {
+// openChannel opens a stream from its directory and starts its loop.
+func (v *Server) openChannel(r record) (*channel, error) {
 	d := &disk{dir: filepath.Join(v.cfg.Dir, r.Name), room: v.cfg.Room}
 	now := v.cfg.Now()
 	tick := func() time.Duration { return v.cfg.Now().Sub(now) } // by the monotonic clock
@@ -307,7 +315,7 @@ func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 	if err := v.store(r); err != nil {
 		return asset.Live{}, err
 	}
-	c, err := v.open(r)
+	c, err := v.openChannel(r)
 	if err != nil {
 		return asset.Live{}, err
 	}
@@ -455,4 +463,16 @@ func (v *Server) listening(protocol string, at net.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.ports[protocol] = port
+}
+
+// Go runs do in a goroutine and reports true, or reports false if the server is closed. Close
+// waits for the goroutine.
+func (v *Server) Go(do func()) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return false
+	}
+	v.group.Go(do)
+	return true
 }

@@ -1,57 +1,11 @@
 package live
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/fre-engine/fre/video/asset"
 )
-
-// Durations of parts, segments and windows.
-const (
-	// partTarget is the length of a part (EXT-X-PART-INF). Only a part of a single sample may be
-	// longer.
-	partTarget = 500 * time.Millisecond
-	// segmentTarget is the length after which a segment ends at the next key frame.
-	segmentTarget = 2 * time.Second
-	// segmentMost is the longest segment, with or without a key frame (EXT-X-TARGETDURATION).
-	segmentMost = 6 * time.Second
-	// partsListed is the distance from a playlist's end within which parts are listed and held in
-	// memory.
-	partsListed = 3 * segmentMost
-	// leastWindow is the shortest window, for the needs of HLS playlists.
-	leastWindow = 30 * time.Second
-	// longestSample is the longest duration of a sample, even if the next sample comes later.
-	longestSample = time.Second
-)
-
-// Limits of an input.
-const (
-	mostSample  = 8 << 20 // bytes
-	mostPart    = 16 << 20
-	mostSegment = 64 << 20
-	mostHeld    = 32 << 20 // bytes of a track's parts in memory
-	mostTracks  = 16
-)
-
-// Track is a track of a live input.
-type Track struct {
-	asset.LiveTrack
-	TimeScale int64  `json:"time_scale"`
-	Init      []byte `json:"init"` // initialisation segment with track id 1
-}
-
-// Sample is an access unit in MP4's form: of H.264, NAL units after their lengths.
-type Sample struct {
-	Decode int64 // decoding time in the track's time scale, on the input's own clock
-	Offset int64 // from decoding to presentation
-	Key    bool
-	Data   []byte // immutable after Write
-}
 
 // Stream is a live stream. A single goroutine feeds the stream; all goroutines may read.
 type Stream struct {
@@ -79,6 +33,12 @@ type Stream struct {
 	texts   map[string]*text // rendered playlists, by name
 }
 
+// text is a playlist as rendered for a version of the stream.
+type text struct {
+	version       uint64
+	plain, packed []byte // packed is gzip
+}
+
 // resume opens a stream from its directory. The machine's clock may be set during and between
 // runs of the service. Therefore the stream uses now only here and tick afterwards: its clock
 // never goes back.
@@ -103,56 +63,6 @@ func resume(d *disk, name, id string, began time.Time, window time.Duration, now
 
 // clock returns the time on the stream's clock.
 func (s *Stream) clock() time.Duration { return s.zero + s.tick() }
-
-// row holds a track's segments, through all epochs.
-type row struct {
-	segments []*segment // finished segments with a file, the oldest first
-	listed   int        // index of the first segment in playlists
-	open     *segment   // the unfinished segment; nil between two segments
-	next     int64      // number of the next new segment
-}
-
-// segment is a stretch of a track in its own file: a sequence of parts.
-type segment struct {
-	number      int64 // media sequence number
-	epoch       *epoch
-	track       *Track
-	start       int64 // on the stream's clock, in the track's time scale
-	duration    int64
-	size        int64
-	independent bool // begins with a key frame
-	parts       []part
-	unlisted    time.Duration // time of leaving the playlists
-}
-
-// part is a fragment (moof, mdat).
-type part struct {
-	offset, size int64
-	duration     int64
-	independent  bool
-	body         []byte // nil once the part is unlisted
-}
-
-func (s *segment) begin() time.Duration { return units(s.start, s.track.TimeScale) }
-func (s *segment) end() time.Duration   { return units(s.start+s.duration, s.track.TimeScale) }
-func (s *segment) seconds() float64     { return float64(s.duration) / float64(s.track.TimeScale) }
-
-// units converts n units of a time scale to a duration.
-func units(n, scale int64) time.Duration {
-	return time.Duration(n/scale)*time.Second + time.Duration(n%scale)*time.Second/time.Duration(scale)
-}
-
-// inUnits is the inverse of units.
-func inUnits(d time.Duration, scale int64) int64 {
-	return int64(d/time.Second)*scale + int64(math.Round(float64(d%time.Second)*float64(scale)/float64(time.Second)))
-}
-
-// Errors of an input.
-var (
-	errClosed  = errors.New("the stream is closed")
-	errTracks  = errors.New("the tracks are not what can be served")
-	errBacklog = errors.New("a part has more bytes than allowed")
-)
 
 // feed is the state of the feeding goroutine.
 type feed struct {
@@ -267,7 +177,7 @@ func (s *Stream) begin(m *making, sample *Sample, at time.Duration) (bool, error
 	if m != s.feed.leader || !sample.Key {
 		return false, nil
 	}
-	return true, s.start(at)
+	return true, s.startEpoch(at)
 }
 
 // opens reports whether a track can begin with the sample at a time: not before the leader, and with
@@ -311,8 +221,8 @@ func (m *making) after(decode int64) int64 {
 	return decode
 }
 
-// start begins the epoch now. at is the first sample's time on the input's clock.
-func (s *Stream) start(at time.Duration) error {
+// startEpoch begins the epoch now. at is the first sample's time on the input's clock.
+func (s *Stream) startEpoch(at time.Duration) error {
 	f := &s.feed
 	now := s.clock()
 	if err := s.pace.take(now); err != nil {
@@ -402,12 +312,6 @@ func (s *Stream) part(m *making) (*part, error) {
 	return p, s.disk.write(m.Name, open.number, p.offset, p.body)
 }
 
-func (s *segment) add(p *part) {
-	s.parts = append(s.parts, *p)
-	s.size += p.size
-	s.duration += p.duration
-}
-
 // finish ends the open segment. Playlists get the last part and the segment's end in one step, so
 // no playlist hints at a part that never comes.
 func (s *Stream) finish(m *making) error {
@@ -473,34 +377,6 @@ func (s *Stream) pruneLocked() (gone []*segment) {
 		}
 	}
 	return gone
-}
-
-// trim drops the bodies of unlisted parts, and of parts before the last mostHeld bytes, from
-// memory. The files still have the data.
-func (r *row) trim() {
-	held, end := int64(0), time.Duration(0)
-	of := r.open
-	for i := len(r.segments); ; {
-		if of != nil {
-			if len(of.parts) == 0 && of != r.open {
-				return // made by an earlier run of the service
-			}
-			end = max(end, of.end())
-			for n := len(of.parts) - 1; n >= 0; n-- {
-				p := &of.parts[n]
-				if p.body == nil {
-					return // all earlier parts have none either
-				}
-				if held += p.size; held > mostHeld || end-of.end() > partsListed {
-					p.body = nil
-				}
-			}
-		}
-		if i--; i < 0 {
-			return
-		}
-		of = r.segments[i]
-	}
 }
 
 // End ends the epoch, if any. The samples so far become a segment, however short.
