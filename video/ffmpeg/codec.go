@@ -174,9 +174,6 @@ func (e *Encoder) Header() []byte {
 	return unsafe.Slice((*byte)(e.c.extradata), int(e.c.extradata_size))
 }
 
-// Size returns the size of the pictures in pixels.
-func (e *Encoder) Size() (width, height int) { return int(e.c.width), int(e.c.height) }
-
 // FrameSize returns the required number of samples in a frame of sound, or 0 for any number.
 func (e *Encoder) FrameSize() int { return int(e.c.frame_size) }
 

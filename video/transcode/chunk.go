@@ -21,9 +21,6 @@ import (
 // MostFrames is the most frames of a chunk: the encoded chunk is in memory.
 const MostFrames = 20_000
 
-// pixelFormat is the pixel format of renditions without HDR.
-const pixelFormat = "yuv420p"
-
 // timeScale is the units per second of times in fragments, as in MPEG-TS.
 const timeScale = 90000
 
@@ -153,7 +150,7 @@ func (e *encoding) encoderOf(r *rung) (err error) {
 		Codec: r.codec.encoder, TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
 		Width: r.want.Width, Height: r.want.Height, PixelFormat: formatOf(c), SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
 		Colour:  ffmpeg.Colour{Primaries: c.Primaries, Transfer: c.Transfer, Matrix: c.Matrix},
-		Options: encoderOptions(r.codec, e.c, r.want),
+		Options: encoderOptions(r.codec, r.want, e.c.Preset, e.c.Grid.Segment, e.c.From == 0),
 	})
 	return err
 }
@@ -491,10 +488,10 @@ func (e *encoding) time(frame int) int64 {
 }
 
 // describe writes a rung's initialisation segment.
-func (e *encoding) describe(r *rung) error {
+func (e *encoding) describe(r *rung) (err error) {
 	init := mp4.CreateEmptyInit()
 	track := init.AddEmptyTrack(timeScale, "video", "und")
-	if err := r.codec.describe(track, r, r.encoder.Header()); err != nil {
+	if r.reorder, err = r.codec.describe(track, r.want, r.encoder.Header()); err != nil {
 		return fmt.Errorf("describe the video: %w", err)
 	}
 	if n := e.lead(r); n > 0 {

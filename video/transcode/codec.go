@@ -18,13 +18,17 @@ import (
 
 // codec is a codec of pictures, with its encoder.
 type codec struct {
-	encoder  string                                            // the encoder's name in FFmpeg's libraries
-	own      string                                            // name of the option for the encoder's own parameters; "": constant quality allows no bit rate limit
-	options  func(preset string) map[string]string             // beside the common options
-	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry from the encoder's header and sets the rung's reorder
-	sample   func(packet []byte) []byte                        // converts a packet to a sample of a file; does not keep packet
-	bright   string                                            // the profile with 10 bits; "": chosen by the encoder
+	encoder  string                                // the encoder's name in FFmpeg's libraries
+	own      string                                // name of the option for the encoder's own parameters; "": constant quality allows no bit rate limit
+	options  func(preset string) map[string]string // beside the common options
+	describe describer
+	sample   func(packet []byte) []byte // converts a packet to a sample of a file; does not keep packet
+	bright   string                     // the profile with 10 bits; "": chosen by the encoder
 }
+
+// describer makes the sample entry of a rendition from the encoder's header. reorder is the most
+// frames from decoding to showing a picture.
+type describer func(track *mp4.TrakBox, r media.Rung, header []byte) (reorder int, err error)
 
 func codecOf(name string) (*codec, error) {
 	switch name {
@@ -39,14 +43,14 @@ func codecOf(name string) (*codec, error) {
 }
 
 // encoderOptions returns a rung's options: constant quality within the rung's bit rate, key
-// frames at the start of segments, and no references across them.
+// frames at the start of segments, and no references across them. first tells whether the chunk
+// begins the film.
 //
 // The bit rate is limited by a decoder buffer of two seconds. Where the limit matters, encoders
 // leave the buffer half full, so later chunks begin with a half-full buffer. With the default of
 // nine tenths, meant for a whole film, each chunk would spend bits already spent by the chunk
 // before.
-func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
-	preset := c.Preset
+func encoderOptions(k *codec, r media.Rung, preset string, segment int, first bool) map[string]string {
 	if preset == "" {
 		preset = "veryfast"
 	}
@@ -54,11 +58,11 @@ func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
 	if r.Colour.HDR() && k.bright != "" {
 		o["profile"] = k.bright
 	}
-	o["g"] = strconv.Itoa(c.Grid.Segment)
+	o["g"] = strconv.Itoa(segment)
 	if k.own != "" {
 		o["maxrate"], o["bufsize"] = strconv.FormatInt(r.BitRate, 10), strconv.FormatInt(2*r.BitRate, 10)
 		o["keyint_min"], o["forced-idr"] = o["g"], "1"
-		if c.From > 0 {
+		if !first {
 			o[k.own] = strings.TrimPrefix(o[k.own]+":vbv-init=0.5", ":")
 		}
 	}
@@ -86,7 +90,7 @@ func svtAV1(preset string) map[string]string {
 // lengths instead of start codes.
 func units(packet []byte) []byte { return avc.ConvertByteStreamToNaluSample(bytes.Clone(packet)) }
 
-func describeAVC(track *mp4.TrakBox, r *rung, header []byte) error {
+func describeAVC(track *mp4.TrakBox, _ media.Rung, header []byte) (reorder int, err error) {
 	var sps, pps [][]byte
 	for _, unit := range avc.ExtractNalusFromByteStream(header) {
 		switch avc.GetNaluType(unit[0]) {
@@ -97,21 +101,21 @@ func describeAVC(track *mp4.TrakBox, r *rung, header []byte) error {
 		}
 	}
 	if len(sps) == 0 || len(pps) == 0 {
-		return errNoHeader
+		return 0, errNoHeader
 	}
 	set, err := avc.ParseSPSNALUnit(sps[0], true)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if set.VUI != nil {
-		r.reorder = int(set.VUI.MaxNumReorderFrames) //nolint:gosec // 16 at most (ISO/IEC 14496-10 annex E)
+		reorder = int(set.VUI.MaxNumReorderFrames) //nolint:gosec // 16 at most (ISO/IEC 14496-10 annex E)
 	}
-	return track.SetAVCDescriptor("avc1", sps, pps, true)
+	return reorder, track.SetAVCDescriptor("avc1", sps, pps, true)
 }
 
 var errNoHeader = errors.New("the encoder says nothing of what it makes")
 
-func describeHEVC(track *mp4.TrakBox, r *rung, header []byte) error {
+func describeHEVC(track *mp4.TrakBox, _ media.Rung, header []byte) (reorder int, err error) {
 	var vps, sps, pps [][]byte
 	for _, unit := range avc.ExtractNalusFromByteStream(header) {
 		switch hevc.GetNaluType(unit[0]) {
@@ -124,16 +128,16 @@ func describeHEVC(track *mp4.TrakBox, r *rung, header []byte) error {
 		}
 	}
 	if len(vps) == 0 || len(sps) == 0 || len(pps) == 0 {
-		return errNoHeader
+		return 0, errNoHeader
 	}
 	set, err := hevc.ParseSPSNALUnit(sps[0])
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, layer := range set.SubLayeringOrderingInfos {
-		r.reorder = max(r.reorder, int(layer.MaxNumReorderPics))
+		reorder = max(reorder, int(layer.MaxNumReorderPics))
 	}
-	return track.SetHEVCDescriptor("hvc1", vps, sps, pps, nil, true)
+	return reorder, track.SetHEVCDescriptor("hvc1", vps, sps, pps, nil, true)
 }
 
 // Types of open bitstream units (AV1 Bitstream & Decoding Process, 6.2.2).
@@ -177,23 +181,23 @@ func withoutDelimiter(packet []byte) []byte {
 
 // describeAV1 writes an av01 sample entry (ibid., 2.2 and 2.3). The renditions have 8 or 10 bits
 // in 4:2:0 (profile 0).
-func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
+func describeAV1(track *mp4.TrakBox, r media.Rung, header []byte) (reorder int, err error) {
 	for rest := header; ; {
 		var kind byte
 		var content, whole []byte
 		if kind, content, whole, rest = unit(rest); kind == 0 {
-			return errNoHeader
+			return 0, errNoHeader
 		}
 		if kind != sequenceHeader {
 			continue
 		}
 		level, tier, err := levelOf(content)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		w, h := r.encoder.Size()
+		w, h := r.Width, r.Height
 		deep := byte(0)
-		if r.want.Colour.HDR() {
+		if r.Colour.HDR() {
 			deep = 1
 		}
 		track.Tkhd.Width, track.Tkhd.Height = mp4.Fixed32(w<<16), mp4.Fixed32(h<<16)
@@ -201,7 +205,7 @@ func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
 			Version: 1, SeqLevelIdx0: level, SeqTier0: tier, HighBitdepth: deep, ChromaSubsamplingX: 1, ChromaSubsamplingY: 1, ConfigOBUs: bytes.Clone(whole),
 		}}
 		track.Mdia.Minf.Stbl.Stsd.AddChild(mp4.CreateVisualSampleEntryBox("av01", uint16(w), uint16(h), config))
-		return nil
+		return 0, nil
 	}
 }
 

@@ -18,8 +18,8 @@ type payload struct {
 	any  bool     // the text has a visible character
 }
 
-// String closes all tags and returns the text.
-func (p *payload) String() string {
+// finish closes all tags and returns the text.
+func (p *payload) finish() string {
 	if !p.any {
 		return ""
 	}

@@ -34,7 +34,7 @@ func FuzzPayload(f *testing.F) {
 		case 4:
 			p.text(utf8Of(b))
 		}
-		got := p.String()
+		got := p.finish()
 		var open []string
 		rest := tag.ReplaceAllStringFunc(got, func(s string) string {
 			m := tag.FindStringSubmatch(s)

@@ -174,3 +174,6 @@ func colourOf(l look, s ffmpeg.Stream, peak float64) media.Colour {
 	}
 	return c.Known(s.Width, s.Height)
 }
+
+// pixelFormat is the pixel format of renditions without HDR.
+const pixelFormat = "yuv420p"

@@ -209,7 +209,7 @@ func (e *sounding) convert(f *ffmpeg.Frame) error {
 			return err
 		}
 		f.SetPTS(at)
-		at += e.length(f)
+		at += e.frameLength(f)
 		if err := e.place(f); err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ func (e *sounding) place(f *ffmpeg.Frame) error {
 		return e.send(f)
 	}
 	if n := len(e.far); n > 0 {
-		if last := e.far[n-1]; math.Abs(float64(f.PTS()-last.PTS()-e.length(last))*e.stream.TimeBase.Float()) > mostGap {
+		if last := e.far[n-1]; math.Abs(float64(f.PTS()-last.PTS()-e.frameLength(last))*e.stream.TimeBase.Float()) > mostGap {
 			e.forget()
 		}
 	}
@@ -294,8 +294,8 @@ func (e *sounding) forget() {
 	e.far = e.far[:0]
 }
 
-// length returns a frame's duration in the stream's units.
-func (e *sounding) length(f *ffmpeg.Frame) int64 {
+// frameLength returns a frame's duration in the stream's units.
+func (e *sounding) frameLength(f *ffmpeg.Frame) int64 {
 	return ffmpeg.Rescale(int64(f.Samples()), ffmpeg.Rational{Num: 1, Den: max(f.SampleRate(), 1)}, e.stream.TimeBase)
 }
 
@@ -319,7 +319,7 @@ func (e *sounding) send(f *ffmpeg.Frame) error {
 			return err
 		}
 	}
-	e.next = max(e.next, f.PTS()+e.length(f))
+	e.next = max(e.next, f.PTS()+e.frameLength(f))
 	if err := e.graph.Send(f); err != nil {
 		return err
 	}

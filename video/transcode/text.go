@@ -95,7 +95,7 @@ func (c *cues) packets(r *reading, read func(*payload, []byte)) error {
 		}
 		p := &payload{}
 		read(p, head(r.packet.Data()))
-		if err := c.add(at, float64(r.packet.Duration())*r.stream.TimeBase.Float(), r.packet.Settings(), p.String()); err != nil {
+		if err := c.add(at, float64(r.packet.Duration())*r.stream.TimeBase.Float(), r.packet.Settings(), p.finish()); err != nil {
 			return err
 		}
 	}
@@ -148,7 +148,7 @@ func (c *cues) parse(text string, offset float64) error {
 		}
 		p := &payload{}
 		p.html(head([]byte(strings.Join(lines[first:i+1], "\n"))), true)
-		if err := c.add(begin-offset, end-begin, settings, p.String()); err != nil {
+		if err := c.add(begin-offset, end-begin, settings, p.finish()); err != nil {
 			return err
 		}
 	}

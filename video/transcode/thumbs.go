@@ -42,7 +42,7 @@ func Thumbs(path string, t media.Thumbs) (*media.Sheets, [][]byte, error) {
 		return nil, nil, err
 	}
 	if !d.any { // no key frames near enough, or none can be decoded
-		if err := d.all(path); err != nil {
+		if err := d.allFrames(path); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -61,12 +61,12 @@ func drawable(t media.Thumbs) bool {
 // survey is the contents of a stream according to its packets, without decoding.
 type survey struct {
 	stream ffmpeg.Stream
-	keys   []key
+	keys   []keyFrame
 	end    float64 // of the last frame, in seconds
 }
 
-// key is a key frame.
-type key struct {
+// keyFrame is a key frame.
+type keyFrame struct {
 	at     float64 // seconds
 	packet int     // number of the stream's packet, from 0
 }
@@ -98,7 +98,7 @@ func (s *survey) run(path string, t media.Thumbs) error {
 		}
 		s.end = max(s.end, min(at+float64(max(r.packet.Duration(), r.step))*second, r.most))
 		if r.packet.Key() {
-			s.keys = append(s.keys, key{at, n})
+			s.keys = append(s.keys, keyFrame{at, n})
 		}
 		if len(s.keys) == mostKeys {
 			for i := range mostKeys / 2 {
@@ -111,14 +111,14 @@ func (s *survey) run(path string, t media.Thumbs) error {
 
 // nearest returns the key frames to decode for n pictures, in packet order. The result is nil if
 // any picture has no key frame near enough. The last picture may have one within an interval.
-func (s *survey) nearest(interval float64, n int) []key {
-	slices.SortStableFunc(s.keys, func(a, b key) int {
+func (s *survey) nearest(interval float64, n int) []keyFrame {
+	slices.SortStableFunc(s.keys, func(a, b keyFrame) int {
 		if a.at < b.at {
 			return -1
 		}
 		return 1
 	})
-	var chosen []key
+	var chosen []keyFrame
 	i := 0
 	for p := range n {
 		at := float64(p) * interval
@@ -136,7 +136,7 @@ func (s *survey) nearest(interval float64, n int) []key {
 			chosen = append(chosen, s.keys[i])
 		}
 	}
-	slices.SortFunc(chosen, func(a, b key) int { return a.packet - b.packet })
+	slices.SortFunc(chosen, func(a, b keyFrame) int { return a.packet - b.packet })
 	return chosen
 }
 
@@ -201,7 +201,7 @@ func (d *drawing) open(s *survey) (err error) {
 }
 
 // keys draws key frames, each decoded on its own.
-func (d *drawing) keys(path string, keys []key) error {
+func (d *drawing) keys(path string, keys []keyFrame) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -235,8 +235,8 @@ func (d *drawing) keys(path string, keys []key) error {
 	return nil
 }
 
-// all decodes the whole video and draws the frame shown at each time.
-func (d *drawing) all(path string) error {
+// allFrames decodes the whole video and draws the frame shown at each time.
+func (d *drawing) allFrames(path string) error {
 	r, err := open(path, d.t.Stream, ffmpeg.Video, d.t.Offset, d.t.Joined)
 	if err != nil {
 		return err
