@@ -2,6 +2,7 @@ package packager
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -53,6 +54,10 @@ const (
 	boxTenc uint32 = 't'<<24 | 'e'<<16 | 'n'<<8 | 'c'
 	boxPssh uint32 = 'p'<<24 | 's'<<16 | 's'<<8 | 'h'
 )
+
+// ErrInput is the cause of every error of this package: the input is cut off, broken or of an
+// unsupported kind.
+var ErrInput = errors.New("it cannot be packaged")
 
 // broken returns an ErrInput with a reason.
 func broken(format string, args ...any) error {

@@ -158,7 +158,7 @@ func (f *Fragment) AppendCBCS(dst []byte, p *Protection) ([]byte, error) {
 func (f *Fragment) ranges(s *sample, what func(before, encrypted int) error) error {
 	before := 0
 	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
-		unit, after, err := f.track.unit(rest)
+		unit, after, err := f.track.nextUnit(rest)
 		if err != nil {
 			return err
 		}

@@ -317,7 +317,7 @@ func (t *Track) unitKind(b byte) (delimiter, set, key bool) {
 func (f *Fragment) readUnits(s *sample) error {
 	t := f.track
 	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
-		unit, after, err := t.unit(rest)
+		unit, after, err := t.nextUnit(rest)
 		if err != nil {
 			return err
 		}
@@ -336,8 +336,8 @@ func (f *Fragment) readUnits(s *sample) error {
 	return nil
 }
 
-// unit splits a NAL unit and the length before it off b.
-func (t *Track) unit(b []byte) (unit, rest []byte, err error) {
+// nextUnit splits a NAL unit and the length before it off b.
+func (t *Track) nextUnit(b []byte) (unit, rest []byte, err error) {
 	if len(b) < t.lengthSize {
 		return nil, nil, broken("a NAL unit that breaks off")
 	}

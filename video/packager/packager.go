@@ -13,14 +13,9 @@ package packager
 
 import (
 	"bytes"
-	"errors"
 
 	"github.com/bluenviron/mediacommon/v2/pkg/codecs/h264"
 )
-
-// ErrInput is the cause of every error of this package: the input is cut off, broken or of an
-// unsupported kind.
-var ErrInput = errors.New("it cannot be packaged")
 
 // Codec is the codec of a track.
 type Codec uint8

@@ -148,7 +148,7 @@ func (f *Fragment) AppendTS(dst []byte, e *SampleAES) ([]byte, error) {
 func (f *Fragment) pictureOf(s *sample, encrypted bool) []byte {
 	f.built = f.built[:0]
 	for rest := f.segment[s.at+s.skip : s.end]; len(rest) > 0; {
-		unit, after, err := f.track.unit(rest)
+		unit, after, err := f.track.nextUnit(rest)
 		if err != nil {
 			break // Read has checked all units
 		}
@@ -168,7 +168,7 @@ func (f *Fragment) pictureOf(s *sample, encrypted bool) []byte {
 // appendGuarded appends b with emulation prevention bytes (ISO/IEC 14496-10 section 7.4.1).
 func appendGuarded(dst, b []byte) []byte {
 	for {
-		i := zeros(b)
+		i := twoZeros(b)
 		if i+2 >= len(b) {
 			return append(dst, b...)
 		}
@@ -179,9 +179,9 @@ func appendGuarded(dst, b []byte) []byte {
 	}
 }
 
-// zeros returns the index of the first two consecutive zeros, or len(b). It checks 16 bytes at a
+// twoZeros returns the index of the first two consecutive zeros, or len(b). It checks 16 bytes at a
 // time: the standard library's search for two bytes is slower than all the rest of packaging.
-func zeros(b []byte) int {
+func twoZeros(b []byte) int {
 	const low, high = 0x0101010101010101, 0x8080808080808080
 	rest := b
 	for len(rest) > 16 {
@@ -365,7 +365,7 @@ func (w *stream) write(p *elementary, n int) {
 		if i > 0 && size == payload {
 			b[3] = 0x10 | counter
 			left -= payload
-			c.to(b[header:])
+			c.fillNext(b[header:])
 			continue
 		}
 		b[3] = 0x30 | counter
@@ -393,7 +393,7 @@ func (w *stream) write(p *elementary, n int) {
 			b[i] = 0xff
 		}
 		left -= size
-		c.to(b[packet-size:])
+		c.fillNext(b[packet-size:])
 	}
 }
 
@@ -404,8 +404,8 @@ type copying struct {
 	next             int // offset in body of the next length to be replaced by a start code
 }
 
-// to fills b. Enough bytes must be left.
-func (c *copying) to(b []byte) {
+// fillNext fills b with the next bytes. Enough bytes must be left.
+func (c *copying) fillNext(b []byte) {
 	for len(c.head) > 0 && len(b) > 0 {
 		n := copy(b, c.head)
 		b, c.head = b[n:], c.head[n:]
