@@ -1,15 +1,11 @@
 package origin
 
 import (
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/httpserver/accesslog"
@@ -63,30 +59,6 @@ func (x *exchange) sent(status int, n int64, err error) {
 	}
 }
 
-// note counts an answer and writes its entry in the access log. begun is the zero time without a
-// log.
-func (o *Origin) note(x *exchange, begun time.Time) {
-	o.sent.Add(float64(x.bytes))
-	if x.shelf != nil {
-		x.shelf.answers.Add(1)
-		x.shelf.bytes.Add(x.bytes)
-	}
-	if o.cfg.AccessLog == nil {
-		return
-	}
-	client, _, _ := net.SplitHostPort(x.RemoteAddr()) // "" for a Unix socket
-	a := Access{
-		Time: begun, Client: client, Method: string(x.Method), Path: string(x.path), Range: x.Field("Range"),
-		Status: x.status, Bytes: x.bytes, Micros: time.Since(begun).Microseconds(), Session: session(&x.Head),
-	}
-	if x.shelf != nil {
-		a.Asset = x.shelf.asset.ID
-	} else if len(x.id) <= 64 {
-		a.Asset = string(x.id)
-	}
-	o.cfg.AccessLog.Add(a)
-}
-
 // session returns the player's session id: the key sid of CTA-5004 (CMCD) in the field
 // CMCD-Session, or in the parameter CMCD of the query; else "".
 func session(h *httpserver.Head) string {
@@ -121,34 +93,4 @@ func sessionID(list string) string {
 		list = rest
 	}
 	return ""
-}
-
-// use counts the answers about an asset since its shelf was opened.
-type use struct {
-	answers atomic.Int64
-	bytes   atomic.Int64
-}
-
-var (
-	assetAnswers = prometheus.NewDesc("fre_video_asset_answers_total", "Answers with an asset since its playlists are open; gone once they are closed.", []string{"asset"}, nil)
-	assetBytes   = prometheus.NewDesc("fre_video_asset_sent_bytes_total", "Bytes of bodies of these answers.", []string{"asset"}, nil)
-)
-
-// uses collects the metrics of the open shelves, at most mostShelves.
-type uses struct{ o *Origin }
-
-// Describe implements prometheus.Collector.
-func (uses) Describe(ch chan<- *prometheus.Desc) {
-	ch <- assetAnswers
-	ch <- assetBytes
-}
-
-// Collect implements prometheus.Collector.
-func (u uses) Collect(ch chan<- prometheus.Metric) {
-	u.o.mu.Lock()
-	defer u.o.mu.Unlock()
-	for id, s := range u.o.shelves {
-		ch <- prometheus.MustNewConstMetric(assetAnswers, prometheus.CounterValue, float64(s.answers.Load()), id)
-		ch <- prometheus.MustNewConstMetric(assetBytes, prometheus.CounterValue, float64(s.bytes.Load()), id)
-	}
 }

@@ -122,9 +122,3 @@ func (a *Admission) Status() (state, reason string, since time.Time) {
 	}
 	return s.String(), string(r), t
 }
-
-// refuseWork answers with an error of Admit.
-func (o *Origin) refuseWork(x *exchange, refused *api.Error) {
-	x.Set("Retry-After", "1")
-	o.refuse(x, refused.Status, refused.Code, refused.Message)
-}

@@ -15,13 +15,12 @@ package origin
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime"
 	"runtime/debug"
@@ -63,6 +62,7 @@ const mostShelves = 256
 // Origin answers requests for assets. Its methods are safe for concurrent use.
 type Origin struct {
 	cfg    Config
+	signer signer
 	cache  *cache
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -86,7 +86,7 @@ func New(cfg Config) *Origin {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &Origin{
-		cfg: cfg, cache: newCache(cfg.CacheBytes, runtime.GOMAXPROCS(0), cfg.Admission.Admit), cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
+		cfg: cfg, signer: signer{key: cfg.Key, now: cfg.Now}, cache: newCache(cfg.CacheBytes, runtime.GOMAXPROCS(0), cfg.Admission.Admit), cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_video_answers_total", Help: "Answers of the origin, by what was asked for and the status."}, []string{"kind", "status"}),
 		sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_video_sent_bytes_total", Help: "Bytes of bodies that the origin has answered with."}),
 	}
@@ -145,40 +145,7 @@ func (o *Origin) follow(ctx context.Context) {
 // Path returns the address of an asset. With a signing key the address is valid for a limited
 // time.
 func (o *Origin) Path(id string, valid time.Duration) string {
-	return o.address(o.cfg.Prefix+"/"+id, id, valid)
-}
-
-// address returns path, with a signature if the origin has a key.
-func (o *Origin) address(path, id string, valid time.Duration) string {
-	if o.cfg.Key == nil {
-		return path
-	}
-	expires := strconv.FormatInt(o.cfg.Now().Add(valid).Unix(), 10)
-	return path + "/@" + expires + "-" + o.sign(id, expires)
-}
-
-// sign returns the signature of an id and its expiry.
-func (o *Origin) sign(id, expires string) string {
-	h := hmac.New(sha256.New, o.cfg.Key)
-	_, _ = h.Write([]byte(id + "\n" + expires)) // never fails
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:18])
-}
-
-// checkSignature checks and removes @EXPIRES-SIGNATURE/ at the start of a path.
-func (o *Origin) checkSignature(id string, path []byte) (rest []byte, problem string) {
-	signed, rest, ok := bytes.Cut(path, []byte{'/'})
-	expires, signature, found := strings.Cut(string(signed), "-")
-	expires, at := strings.CutPrefix(expires, "@")
-	if !ok || !found || !at {
-		return nil, "the address is not signed"
-	}
-	if !hmac.Equal([]byte(signature), []byte(o.sign(id, expires))) {
-		return nil, "the address's signature is wrong"
-	}
-	if t, err := strconv.ParseInt(expires, 10, 64); err != nil || !o.cfg.Now().Before(time.Unix(t, 0)) {
-		return nil, "the address has expired"
-	}
-	return rest, ""
+	return o.signer.address(o.cfg.Prefix+"/"+id, id, valid)
 }
 
 // Handles reports whether path is below the origin's prefix.
@@ -197,6 +164,9 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 	x.Set("Access-Control-Allow-Origin", "*")
 	switch string(x.Method) {
 	case http.MethodGet, http.MethodHead, http.MethodPost:
+		if err := o.answer(x); err != nil {
+			o.fail(x, err)
+		}
 	case http.MethodOptions:
 		x.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
 		x.Set("Access-Control-Allow-Headers", asset.PlayerFields)
@@ -204,68 +174,89 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		o.count("options", http.StatusNoContent)
 		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as every answer here
-		return
 	default:
 		o.refuseMethod(x)
-		return
 	}
-	var id, path []byte
+}
+
+// answer answers a request for an asset. If answer returns an error, it has not answered yet.
+func (o *Origin) answer(x *exchange) error {
+	var path []byte
 	if o.Handles(x.Path) {
-		id, path, _ = bytes.Cut(x.Path[len(o.cfg.Prefix)+1:], []byte{'/'})
+		x.id, path, _ = bytes.Cut(x.Path[len(o.cfg.Prefix)+1:], []byte{'/'})
 	}
-	x.id = id
 	if o.cfg.Key == nil {
 		x.path = path
 	}
-	s, err := o.shelf(id)
-	if err == nil && s == nil {
+	s, err := o.shelf(x.id)
+	if err != nil {
+		return err
+	}
+	if s == nil {
 		o.refuse(x, http.StatusNotFound, api.CodeNotFound, "there is no asset here that is ready")
-		return
+		return nil
 	}
-	if err == nil {
-		defer s.release()
-		x.shelf = s
-		if o.cfg.Key != nil {
-			var problem string
-			if path, problem = o.checkSignature(s.asset.ID, path); problem != "" {
-				o.refuse(x, http.StatusForbidden, api.CodeForbidden, problem)
-				return
-			}
-			x.path = path
-		}
-		if string(x.Method) == http.MethodPost {
-			if string(path) != "license" || s.asset.Protection != asset.CBCS {
-				o.refuseMethod(x)
-				return
-			}
-			o.license(x, s)
-			return
-		}
-		var it item
-		var ok bool
-		if it, ok, err = s.find(path); ok {
-			if err = o.send(x, &it); err == nil {
-				return
-			}
-		}
+	defer s.release()
+	x.shelf = s
+	path, problem := o.signer.verify(s.asset.ID, path)
+	if problem != "" {
+		o.refuse(x, http.StatusForbidden, api.CodeForbidden, problem)
+		return nil
 	}
+	x.path = path
+	if string(x.Method) == http.MethodPost {
+		o.license(x, s.asset)
+		return nil
+	}
+	it, ok, err := s.find(path)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		o.refuse(x, http.StatusNotFound, api.CodeNotFound, "the asset has nothing of that name")
+		return nil
+	}
+	return o.send(x, &it)
+}
+
+// fail answers with an error of answer.
+func (o *Origin) fail(x *exchange, err error) {
 	var refused *api.Error
 	if errors.As(err, &refused) {
-		o.refuseWork(x, refused)
+		x.Set("Retry-After", "1")
+		o.refuse(x, refused.Status, refused.Code, refused.Message)
 		return
 	}
+	o.cfg.Log.Error("an asset cannot be served", "asset", string(x.id), "path", string(x.path), "error", err)
+	o.refuse(x, http.StatusInternalServerError, api.CodeInternal, "the asset cannot be read")
+}
+
+// license answers a POST, which can be a request for a license only.
+func (o *Origin) license(x *exchange, a *asset.Asset) {
+	if string(x.path) != "license" || a.Protection != asset.CBCS {
+		o.refuseMethod(x)
+		return
+	}
+	request, err := io.ReadAll(io.LimitReader(x.Body, mostLicense+1))
 	if err != nil {
-		o.cfg.Log.Error("an asset cannot be served", "asset", string(id), "path", string(x.path), "error", err)
-		o.refuse(x, http.StatusInternalServerError, api.CodeInternal, "the asset cannot be read")
+		x.Abort()
 		return
 	}
-	o.refuse(x, http.StatusNotFound, api.CodeNotFound, "the asset has nothing of that name")
+	b, ok := licenseOf(a, request)
+	if !ok {
+		o.refuse(x, http.StatusBadRequest, api.CodeBadRequest, `the body is no request for a license: {"kids": [...], "type": "temporary"}`)
+		return
+	}
+	x.Set("Content-Type", "application/json")
+	x.Set("Cache-Control", never)
+	o.count("license", http.StatusOK)
+	_ = x.Send(http.StatusOK, b)
 }
 
 // shelf returns the shelf of a ready asset, or nil. The caller releases the shelf. The error is
 // an *api.Error if the origin is too busy to make a shelf.
 func (o *Origin) shelf(id []byte) (*shelf, error) {
-	s, own := o.place(id)
+	s, own := o.placeOf(id)
 	switch {
 	case s == nil:
 		return nil, nil
@@ -283,9 +274,9 @@ func (o *Origin) shelf(id []byte) (*shelf, error) {
 	return s, nil
 }
 
-// place returns the shelf of a ready asset, or nil. If own is true the caller has to fill the
+// placeOf returns the shelf of a ready asset, or nil. If own is true the caller has to fill the
 // shelf, and other requests wait for it.
-func (o *Origin) place(id []byte) (s *shelf, own bool) {
+func (o *Origin) placeOf(id []byte) (s *shelf, own bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.uses++
@@ -354,16 +345,7 @@ func (o *Origin) forgetLocked(s *shelf) {
 // send answers with an item, by the request's conditions and ranges. If send returns an error, it
 // has not answered yet.
 func (o *Origin) send(x *exchange, it *item) error {
-	body, tag := it.plain, it.tag
-	coded := false
-	if it.packed != nil {
-		x.Set("Vary", "Accept-Encoding")
-		if httpserver.AcceptedCoding(x.Field("Accept-Encoding"), packings) == 0 {
-			body, tag = it.packed, it.tag[:len(it.tag)-1]+`-gz"`
-			it.size = int64(len(body))
-			coded = true
-		}
-	}
+	body, tag, packed := coded(x, it)
 	of := httpserver.Validators{Tag: tag}
 	status := of.Precondition(&x.Head)
 	if status == http.StatusPreconditionFailed {
@@ -380,18 +362,10 @@ func (o *Origin) send(x *exchange, it *item) error {
 	}
 	x.Set("Access-Control-Expose-Headers", "Content-Length, Content-Range, Date, Etag")
 	offset, size := int64(0), it.size
-	if status != http.StatusNotModified && string(x.Method) == http.MethodGet {
-		parts, ok := of.Ranges(&x.Head, it.size)
-		if !ok {
-			x.Set("Content-Range", "bytes */"+strconv.FormatInt(it.size, 10))
-			x.Set("Cache-Control", never)
-			o.count("range", http.StatusRequestedRangeNotSatisfiable)
-			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
+	if status == http.StatusOK {
+		var ok bool
+		if status, offset, size, ok = o.ranged(x, of, it.size); !ok {
 			return nil
-		}
-		if len(parts) == 1 { // several ranges get the whole body, as RFC 9110 allows
-			status, offset, size = http.StatusPartialContent, parts[0].First, parts[0].Length
-			x.Set("Content-Range", parts[0].ContentRange(it.size))
 		}
 	}
 	x.Set("Etag", tag)
@@ -401,7 +375,7 @@ func (o *Origin) send(x *exchange, it *item) error {
 		_ = x.Send(status, nil)
 		return nil
 	}
-	if coded {
+	if packed {
 		x.Set("Content-Encoding", "gzip")
 	}
 	x.Set("Content-Type", it.kind)
@@ -414,6 +388,40 @@ func (o *Origin) send(x *exchange, it *item) error {
 	o.count("text", status)
 	_ = x.Send(status, body[offset:offset+size])
 	return nil
+}
+
+// coded returns the body of an item and its tag, packed if the client accepts it.
+func coded(x *exchange, it *item) (body []byte, tag string, packed bool) {
+	if it.packed == nil {
+		return it.plain, it.tag, false
+	}
+	x.Set("Vary", "Accept-Encoding")
+	if httpserver.AcceptedCoding(x.Field("Accept-Encoding"), packings) != 0 {
+		return it.plain, it.tag, false
+	}
+	it.size = int64(len(it.packed))
+	return it.packed, it.tag[:len(it.tag)-1] + `-gz"`, true
+}
+
+// ranged returns the requested part of a body of all bytes, with the answer's status. If no part
+// of the body was requested, ranged refuses the request and ok is false.
+func (o *Origin) ranged(x *exchange, of httpserver.Validators, all int64) (status int, offset, size int64, ok bool) {
+	if string(x.Method) != http.MethodGet {
+		return http.StatusOK, 0, all, true
+	}
+	parts, ok := of.Ranges(&x.Head, all)
+	if !ok {
+		x.Set("Content-Range", "bytes */"+strconv.FormatInt(all, 10))
+		x.Set("Cache-Control", never)
+		o.count("range", http.StatusRequestedRangeNotSatisfiable)
+		_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
+		return 0, 0, 0, false
+	}
+	if len(parts) != 1 { // several ranges get the whole body, as RFC 9110 allows
+		return http.StatusOK, 0, all, true
+	}
+	x.Set("Content-Range", parts[0].ContentRange(all))
+	return http.StatusPartialContent, parts[0].First, parts[0].Length, true
 }
 
 // counted returns the metric's kind of an item with a file.
@@ -444,4 +452,64 @@ func (o *Origin) refuse(x *exchange, status int, code api.Code, message string) 
 	x.Set("Content-Type", "application/json")
 	x.Set("Cache-Control", "no-store")
 	_ = x.Send(status, append(b, '\n'))
+}
+
+// note counts an answer and writes its entry in the access log. begun is the zero time without a
+// log.
+func (o *Origin) note(x *exchange, begun time.Time) {
+	o.sent.Add(float64(x.bytes))
+	if x.shelf != nil {
+		x.shelf.answers.Add(1)
+		x.shelf.bytes.Add(x.bytes)
+	}
+	if o.cfg.AccessLog == nil {
+		return
+	}
+	client, _, _ := net.SplitHostPort(x.RemoteAddr()) // "" for a Unix socket
+	a := Access{
+		Time: begun, Client: client, Method: string(x.Method), Path: string(x.path), Range: x.Field("Range"),
+		Status: x.status, Bytes: x.bytes, Micros: time.Since(begun).Microseconds(), Session: session(&x.Head),
+	}
+	if x.shelf != nil {
+		a.Asset = x.shelf.asset.ID
+	} else if len(x.id) <= 64 {
+		a.Asset = string(x.id)
+	}
+	o.cfg.AccessLog.Add(a)
+}
+
+var (
+	assetAnswers = prometheus.NewDesc("fre_video_asset_answers_total", "Answers with an asset since its playlists are open; gone once they are closed.", []string{"asset"}, nil)
+	assetBytes   = prometheus.NewDesc("fre_video_asset_sent_bytes_total", "Bytes of bodies of these answers.", []string{"asset"}, nil)
+)
+
+// uses collects the metrics of the open shelves, at most mostShelves.
+type uses struct{ o *Origin }
+
+// Describe implements prometheus.Collector.
+func (uses) Describe(ch chan<- *prometheus.Desc) {
+	ch <- assetAnswers
+	ch <- assetBytes
+}
+
+// Collect implements prometheus.Collector.
+func (u uses) Collect(ch chan<- prometheus.Metric) {
+	u.o.mu.Lock()
+	defer u.o.mu.Unlock()
+	for id, s := range u.o.shelves {
+		ch <- prometheus.MustNewConstMetric(assetAnswers, prometheus.CounterValue, float64(s.answers.Load()), id)
+		ch <- prometheus.MustNewConstMetric(assetBytes, prometheus.CounterValue, float64(s.bytes.Load()), id)
+	}
+}
+
+// Address returns the address prefix/name of an object outside the assets, such as a live stream.
+// With a signing key the address is signed and valid for a duration.
+func (o *Origin) Address(prefix, name string, valid time.Duration) string {
+	return o.signer.address(prefix+"/"+name, prefix+"/"+name, valid)
+}
+
+// Check checks and removes the signature in a path below an Address. Without a signing key Check
+// returns path unchanged. A non-empty problem refuses the request.
+func (o *Origin) Check(prefix, name string, path []byte) (rest []byte, problem string) {
+	return o.signer.verify(prefix+"/"+name, path)
 }
