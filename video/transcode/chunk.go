@@ -314,15 +314,9 @@ func (e *encoding) filter(f *ffmpeg.Frame) error {
 	}
 	const least = 3 // lines and columns; the filter's minimum
 	if e.fields == nil && f.Interlaced() && l.width >= least && l.height >= least {
-		var err error
-		sampled := "" // colour must be subsampled field by field, so before fields become pictures
-		if l.colour.Matrix != media.RGB {
-			sampled = ",scale=interl=1,format=yuv420p|yuvj420p|yuv420p10le"
-		}
-		if e.fields, err = ffmpeg.NewGraph(l.source(e.stream.TimeBase)+sampled+",bwdif=mode=send_field:parity=auto:deint=interlaced,buffersink", e.c.Threads); err != nil {
+		if err := e.openFields(l); err != nil {
 			return err
 		}
-		e.fielded = l
 	}
 	if e.fields == nil {
 		f.SetPTS(e.halved(f.PTS()))
@@ -332,6 +326,17 @@ func (e *encoding) filter(f *ffmpeg.Frame) error {
 		return err
 	}
 	return e.pullFields(f)
+}
+
+// openFields makes the filter of fields for pictures of a look.
+func (e *encoding) openFields(l look) (err error) {
+	sampled := "" // colour must be subsampled field by field, so before fields become pictures
+	if l.colour.Matrix != media.RGB {
+		sampled = ",scale=interl=1,format=yuv420p|yuvj420p|yuv420p10le"
+	}
+	e.fields, err = ffmpeg.NewGraph(l.source(e.stream.TimeBase)+sampled+",bwdif=mode=send_field:parity=auto:deint=interlaced,buffersink", e.c.Threads)
+	e.fielded = l
+	return err
 }
 
 // pullFields encodes the output of the filter of fields. f is scratch space.
@@ -391,21 +396,29 @@ func (e *encoding) pull() error {
 		if err != nil {
 			return err
 		}
-		if l := lookOf(e.gridded); e.shape == nil || l != e.shaped {
-			if err := e.shapes(l, e.gridded.Peak()); err != nil {
-				return err
-			}
-		}
-		if err := e.shape.Send(e.gridded); err != nil {
+		if err := e.giveAll(); err != nil {
 			return err
 		}
-		for i, r := range e.rungs {
-			if err := e.shape.Receive(i, r.frame); err != nil {
-				return err
-			}
-			if err := e.give(r, r.frame); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// giveAll encodes the picture of the grid in all rungs.
+func (e *encoding) giveAll() error {
+	if l := lookOf(e.gridded); e.shape == nil || l != e.shaped {
+		if err := e.shapes(l, e.gridded.Peak()); err != nil {
+			return err
+		}
+	}
+	if err := e.shape.Send(e.gridded); err != nil {
+		return err
+	}
+	for i, r := range e.rungs {
+		if err := e.shape.Receive(i, r.frame); err != nil {
+			return err
+		}
+		if err := e.give(r, r.frame); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -167,19 +167,9 @@ func (r *reading) again() error {
 
 // walk is [reading.seek] for jumping times, which an index does not know.
 func (r *reading) walk(t float64) error {
-	key := 0 // number of the stream's packet to start from
-	for n := 0; ; n++ {
-		if err := r.next(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return err
-		}
-		if dts := r.packet.DTS(); dts != ffmpeg.NoTime && r.seconds(dts) > t {
-			break
-		}
-		if at, ok := r.at(); ok && at <= t && r.packet.Key() {
-			key = n
-		}
+	key, err := r.lastKey(t)
+	if err != nil {
+		return err
 	}
 	if err := r.again(); err != nil {
 		return err
@@ -193,6 +183,24 @@ func (r *reading) walk(t float64) error {
 	}
 	r.held = true
 	return nil
+}
+
+// lastKey reads up to t seconds and returns the number of the stream's packet with the last key
+// frame, from 0.
+func (r *reading) lastKey(t float64) (key int, err error) {
+	for n := 0; ; n++ {
+		if err := r.next(); errors.Is(err, io.EOF) {
+			return key, nil
+		} else if err != nil {
+			return 0, err
+		}
+		if dts := r.packet.DTS(); dts != ffmpeg.NoTime && r.seconds(dts) > t {
+			return key, nil
+		}
+		if at, ok := r.at(); ok && at <= t && r.packet.Key() {
+			key = n
+		}
+	}
 }
 
 // key reads up to the next key frame. The result is false if no key frame follows that is shown
@@ -228,50 +236,72 @@ func (r *reading) decode(o ffmpeg.DecoderOptions, enough func() bool, take func(
 	defer decoder.Close()
 	frame := ffmpeg.NewFrame()
 	defer frame.Close()
-	var broken error
-	decoded := false
+	d := &decoding{reading: r, decoder: decoder, frame: frame}
 	for end := false; !end && !enough(); {
-		next := r.packet
-		if !r.held {
-			if err := r.next(); errors.Is(err, io.EOF) {
-				next, end = nil, true
-			} else if err != nil {
-				return err
-			}
+		packet, err := r.undecoded()
+		if err != nil {
+			return err
 		}
-		r.held = false
-		if next != nil {
-			decoder.Skip(max(o.Skip, r.skip(next.PTS())))
+		if end = packet == nil; !end {
+			decoder.Skip(max(o.Skip, r.skip(packet.PTS())))
 		}
-		if err := decoder.Send(next); err != nil && !errors.Is(err, io.EOF) {
-			broken = err
+		if err := decoder.Send(packet); err != nil && !errors.Is(err, io.EOF) {
+			d.broken = err
 			continue
 		}
-		for {
-			err := decoder.Receive(frame)
-			if errors.Is(err, ffmpeg.ErrAgain) || errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				broken = err
-				continue
-			}
-			if !decoded {
-				r.late = frame.Guessed() && slices.Contains([]string{"avi", "mpegvideo", "m4v"}, r.in.Format())
-			}
-			decoded = true
-			if !r.time(frame, decoder.Late()) {
-				continue
-			}
-			if err := take(frame); err != nil {
-				return err
-			}
+		if err := d.receive(take); err != nil {
+			return err
 		}
 	}
-	if !decoded {
-		return broken
+	if !d.decoded {
+		return d.broken
 	}
 	return nil
+}
+
+// undecoded returns the stream's next packet that is not decoded yet, or nil at the end.
+func (r *reading) undecoded() (*ffmpeg.Packet, error) {
+	if r.held {
+		r.held = false
+		return r.packet, nil
+	}
+	err := r.next()
+	if errors.Is(err, io.EOF) {
+		return nil, nil
+	}
+	return r.packet, err
+}
+
+// decoding is a stream being decoded.
+type decoding struct {
+	*reading
+	decoder *ffmpeg.Decoder
+	frame   *ffmpeg.Frame
+	decoded bool  // there was a frame
+	broken  error // of the last broken packet
+}
+
+// receive calls take with each frame that the decoder has ready.
+func (d *decoding) receive(take func(*ffmpeg.Frame) error) error {
+	for {
+		err := d.decoder.Receive(d.frame)
+		switch {
+		case errors.Is(err, ffmpeg.ErrAgain) || errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			d.broken = err
+			continue
+		case !d.decoded:
+			d.late = d.frame.Guessed() && slices.Contains([]string{"avi", "mpegvideo", "m4v"}, d.in.Format())
+			d.decoded = true
+		}
+		if !d.time(d.frame, d.decoder.Late()) {
+			continue
+		}
+		if err := take(d.frame); err != nil {
+			return err
+		}
+	}
 }
 
 // skip tells the decoder what to skip of a packet shown at t. A frame is skipped if no other

@@ -28,25 +28,8 @@ func Probe(path string, most float64) (*media.Source, error) {
 		return nil, unread(path, err)
 	}
 	defer in.Close()
-	s := &media.Source{Picture: -1, Format: in.Format(), Duration: believed(in.Duration()), Offset: math.Inf(1), BitRate: in.BitRate()}
-	begins := math.Inf(1) // of the picture
-	for _, from := range in.Streams() {
-		to := streamOf(from)
-		switch to.Kind {
-		case string(ffmpeg.Video):
-			begins = min(begins, from.Start)
-			fallthrough
-		case string(ffmpeg.Audio):
-			s.Offset = min(s.Offset, from.Start)
-		}
-		s.Streams = append(s.Streams, to)
-	}
-	switch {
-	case math.IsInf(s.Offset, 1):
-		s.Offset = 0
-	case begins-s.Offset <= priming:
-		s.Offset = begins
-	}
+	s := &media.Source{Picture: -1, Format: in.Format(), Duration: believed(in.Duration()), BitRate: in.BitRate()}
+	s.Streams, s.Offset = streamsOf(in)
 	s.Picture, s.Unseen = picture(path, in, s)
 	if err := through(path, in, s, most); err != nil {
 		return nil, err
@@ -106,6 +89,30 @@ func (s *span) end(of ffmpeg.Stream) float64 {
 	return s.last + length
 }
 
+// streamsOf returns the streams of a file and the start of the source.
+func streamsOf(in *ffmpeg.Input) (streams []media.Stream, offset float64) {
+	offset = math.Inf(1)
+	begins := math.Inf(1) // of the picture
+	for _, from := range in.Streams() {
+		to := streamOf(from)
+		switch to.Kind {
+		case string(ffmpeg.Video):
+			begins = min(begins, from.Start)
+			fallthrough
+		case string(ffmpeg.Audio):
+			offset = min(offset, from.Start)
+		}
+		streams = append(streams, to)
+	}
+	switch {
+	case math.IsInf(offset, 1):
+		offset = 0
+	case begins-offset <= priming:
+		offset = begins
+	}
+	return streams, offset
+}
+
 // missingOf returns how many of the promised seconds a file lacks. Its packets are from the time
 // first to the time end.
 func missingOf(path string, promised, most, first, end float64) (float64, error) {
@@ -124,22 +131,9 @@ func missingOf(path string, promised, most, first, end float64) (float64, error)
 func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error {
 	r := &reading{in: in, packet: ffmpeg.NewPacket(), clock: newTimeline(in)}
 	defer r.packet.Close()
-	first, spans := math.Inf(1), map[int]*span{}
-	for {
-		if err := r.any(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return err
-		}
-		r.stream = in.Streams()[r.packet.Stream()]
-		if at, ok := r.at(); ok {
-			first = min(first, at)
-			n := r.stream.Index
-			if spans[n] == nil {
-				spans[n] = &span{last: at}
-			}
-			spans[n].add(at, float64(r.packet.Duration())*r.stream.TimeBase.Float())
-		}
+	first, spans, err := spansOf(r)
+	if err != nil {
+		return err
 	}
 	if s.Joins = r.clock.joins; s.Joins == 0 {
 		end := math.Inf(-1)
@@ -160,6 +154,27 @@ func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error
 		s.Streams[i].Duration = believed(float64(b.due)/second - s.Offset)
 	}
 	return nil
+}
+
+// spansOf reads all packets, and returns the time of the first and the span of each stream.
+func spansOf(r *reading) (first float64, spans map[int]*span, err error) {
+	first, spans = math.Inf(1), map[int]*span{}
+	for {
+		if err := r.any(); errors.Is(err, io.EOF) {
+			return first, spans, nil
+		} else if err != nil {
+			return 0, nil, err
+		}
+		r.stream = r.in.Streams()[r.packet.Stream()]
+		if at, ok := r.at(); ok {
+			first = min(first, at)
+			n := r.stream.Index
+			if spans[n] == nil {
+				spans[n] = &span{last: at}
+			}
+			spans[n].add(at, float64(r.packet.Duration())*r.stream.TimeBase.Float())
+		}
+	}
 }
 
 // missingOfRIFF returns the announced but missing bytes of a RIFF file (AVI, WAV), per present
