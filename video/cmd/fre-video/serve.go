@@ -34,12 +34,10 @@ import (
 	"github.com/fre-engine/fre/video/web"
 )
 
-// Defaults of fre-video serve.
 const (
-	defaultListen = "127.0.0.1:8090"
-	defaultState  = "/var/lib/fre-video"
-	signedFor     = 6 * time.Hour
-	livePrefix    = "/live"
+	defaultState = "/var/lib/fre-video"
+	signedFor    = 6 * time.Hour
+	livePrefix   = "/live"
 )
 
 // serveConfig holds the flags of fre-video serve.
