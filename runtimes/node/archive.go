@@ -4,8 +4,13 @@ import (
 	"archive/tar"
 	"bufio"
 	"compress/gzip"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"path"
@@ -92,4 +97,36 @@ func clip(name string) string {
 		return name[:200] + "…"
 	}
 	return name
+}
+
+// pinnedHash is the expected hash of an archive.
+type pinnedHash struct {
+	algorithm string // "sha512"
+	sum       func() hash.Hash
+	want      []byte
+}
+
+// strongest returns the best hash of an integrity value (W3C Subresource Integrity):
+// "sha512-BASE64", perhaps several with spaces between.
+func strongest(integrity string) (pinnedHash, error) {
+	for _, p := range []pinnedHash{
+		{algorithm: "sha512", sum: sha512.New},
+		{algorithm: "sha384", sum: sha512.New384},
+		{algorithm: "sha256", sum: sha256.New},
+		{algorithm: "sha1", sum: sha1.New}, // of packages from before 2017
+	} {
+		for word := range strings.FieldsSeq(integrity) {
+			text, ok := strings.CutPrefix(word, p.algorithm+"-")
+			if !ok {
+				continue
+			}
+			text, _, _ = strings.Cut(text, "?")
+			var err error
+			if p.want, err = base64.StdEncoding.DecodeString(text); err != nil || len(p.want) != p.sum().Size() {
+				return pinnedHash{}, fmt.Errorf("bad integrity %q", word)
+			}
+			return p, nil
+		}
+	}
+	return pinnedHash{}, fmt.Errorf("bad integrity %q: no hash of a known kind", integrity)
 }

@@ -9,7 +9,7 @@ import (
 // TestPrograms: The programs of top-level packages get links, and a program outside of its package
 // gets none.
 func TestPrograms(t *testing.T) {
-	got, err := programs([]byte(`{"lockfileVersion": 3, "packages": {
+	got, err := programLinks([]byte(`{"lockfileVersion": 3, "packages": {
 		"": {"bin": {"own": "x"}},
 		"node_modules/typescript": {"bin": {"tsc": "bin/tsc", "tsserver": "./bin/tsserver"}},
 		"node_modules/@scope/one": {"bin": "cli.js"},
@@ -23,7 +23,7 @@ func TestPrograms(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if _, err := programs([]byte(`{"packages": {"node_modules/a": {"bin": 7}}}`)); err == nil {
+	if _, err := programLinks([]byte(`{"packages": {"node_modules/a": {"bin": 7}}}`)); err == nil {
 		t.Error("a number for bin: no error")
 	}
 }

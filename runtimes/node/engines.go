@@ -3,8 +3,6 @@ package node
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,7 +19,7 @@ import (
 func (s *site) warn(l *packageLock, places []string) error {
 	version := upstream(s.step.Debian["nodejs"])
 	for _, place := range places {
-		p := l.Packages[place]
+		p := l.ByPlace[place]
 		wanted := p.engine()
 		if version != nil && !allowsVersion(wanted, version) {
 			words := fmt.Sprintf("needs Node %s, but the base has %s: use another version of the package, or a base with another Node (node:RELEASE)", wanted, version)
@@ -76,49 +74,4 @@ var engineStrict = regexp.MustCompile(`(?mi)^\s*engine-strict\s*=\s*"?true"?\s*$
 func (s *site) engineStrict() bool {
 	rc, err := npmrc(s.step.Settings)
 	return err == nil && engineStrict.Match(rc)
-}
-
-// wordPattern splits a package's name: "@rollup/rollup-linux-x64-gnu".
-var wordPattern = regexp.MustCompile(`[a-z0-9]+`)
-
-// forHere guesses from an optional package's name whether it is for this kind of machine. The lock
-// lacks the entry with the certain answer.
-func forHere(name string) bool {
-	words := wordPattern.FindAllString(strings.ReplaceAll(strings.ToLower(name), "x86_64", "x64"), -1)
-	has := func(either ...string) bool {
-		return slices.ContainsFunc(either, func(w string) bool { return slices.Contains(words, w) })
-	}
-	machine := []string{architecture()}
-	if architecture() == "x64" {
-		machine = append(machine, "64", "amd64")
-	}
-	return has("linux") && has(machine...) && !has("musl", "android", "openharmony")
-}
-
-// lacksOptional refuses a lock from another machine whose npm left out the optional packages for
-// this machine (npm/cli, issue 4828): a dependent would fail at its first call.
-func (l *packageLock) lacksOptional() error {
-	for _, place := range slices.Sorted(maps.Keys(l.Packages)) {
-		p := l.Packages[place]
-		if place == "" || p.Dev || p.optional() && !p.here() {
-			continue
-		}
-		for _, name := range slices.Sorted(maps.Keys(p.OptionalDependencies)) {
-			if forHere(name) && !l.finds(place, name) {
-				return fmt.Errorf("lacks %s, needed by %s %s on linux, %s: npm left the package out on another platform. Delete node_modules and the lock and run npm install, or run npm install --save-optional %s",
-					name, p.name(place), p.Version, architecture(), name)
-			}
-		}
-	}
-	return nil
-}
-
-// finds reports whether a package at place finds another package by name, in its node_modules or in
-// a parent's.
-func (l *packageLock) finds(place, name string) bool {
-	for at := place; ; at = parent(at) {
-		if _, ok := l.Packages[path.Join(at, "node_modules", name)]; ok || at == "" {
-			return ok
-		}
-	}
 }

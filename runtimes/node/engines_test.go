@@ -10,7 +10,7 @@ import (
 
 // TestWarnFromLock: The warnings come from the lock, and do not depend on a fetch.
 func TestWarnFromLock(t *testing.T) {
-	l := packageLock{Packages: map[string]lockedPackage{
+	l := packageLock{ByPlace: map[string]lockedPackage{
 		"node_modules/new":  {Version: "1.0.0", Engines: json.RawMessage(`{"node":"20.x || >=22"}`)},
 		"node_modules/old":  {Version: "1.0.0", Engines: json.RawMessage(`["node >= 0.8"]`)},
 		"node_modules/fits": {Version: "1.0.0", Engines: json.RawMessage(`{"node":"^14.17.0 || ^16.13.0 || >=18.0.0"}`)},
@@ -47,7 +47,7 @@ func TestLacksOptional(t *testing.T) {
 		"beside": {map[string]lockedPackage{"node_modules/rollup": {OptionalDependencies: needs}, "node_modules/a/node_modules/" + here: {}}, true},
 		"dev":    {map[string]lockedPackage{"node_modules/rollup": {Dev: true, OptionalDependencies: needs}}, false},
 	} {
-		err := (&packageLock{Packages: c.packages}).lacksOptional()
+		err := (&packageLock{ByPlace: c.packages}).lacksOptional()
 		if c.bad != (err != nil) || c.bad && !strings.Contains(err.Error(), here) {
 			t.Errorf("%s: %v", name, err)
 		}

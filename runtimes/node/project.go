@@ -1,6 +1,7 @@
 package node
 
 import (
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,24 +133,9 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 	return out, nil
 }
 
-// root returns the lock's entry of the project itself.
-func (l *packageLock) root(raw []byte) (manifest, error) {
-	var own struct {
-		Packages map[string]json.RawMessage `json:"packages"`
-	}
-	var m manifest
-	if err := json.Unmarshal(raw, &own); err != nil {
-		return m, err
-	}
-	if own.Packages[""] == nil {
-		return m, errors.New("packages has no entry for the project")
-	}
-	return m, json.Unmarshal(own.Packages[""], &m)
-}
-
-// request returns a package.json for the template's request and, if npm's own lock is beside the
+// requested returns a package.json for the template's request and, if npm's own lock is beside the
 // file, the lock.
-func (s *site) request(r *template.Requests) (manifest, json.RawMessage, error) {
+func requested(r *template.Requests) (manifest, json.RawMessage, error) {
 	switch path.Base(r.File) {
 	case manifestFile:
 		m, err := parseManifest(r.File, r.Text)
@@ -175,4 +161,19 @@ func (s *site) request(r *template.Requests) (manifest, json.RawMessage, error) 
 		m.Dependencies[name] = wanted
 	}
 	return m, nil, nil
+}
+
+// root returns the lock's entry of the project itself.
+func (l *packageLock) root(raw []byte) (manifest, error) {
+	var own struct {
+		ByPlace map[string]json.RawMessage `json:"packages"`
+	}
+	var m manifest
+	if err := json.Unmarshal(raw, &own); err != nil {
+		return m, err
+	}
+	if own.ByPlace[""] == nil {
+		return m, errors.New("packages has no entry for the project")
+	}
+	return m, json.Unmarshal(own.ByPlace[""], &m)
 }

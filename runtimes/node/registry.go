@@ -3,9 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"crypto/sha1"
-	"crypto/sha256"
-	"crypto/sha512"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net/http"
 	"net/url"
@@ -381,7 +377,7 @@ func (r *registries) tarball(ctx context.Context, base, name, version string) (s
 func (r *registries) withLibc(ctx context.Context, raw json.RawMessage, l *packageLock, asked []string) (json.RawMessage, error) {
 	said := map[string]json.RawMessage{}
 	for _, place := range asked {
-		p := l.Packages[place]
+		p := l.ByPlace[place]
 		if libc := r.libc(ctx, p.name(place), p.Version); libc != nil {
 			text, err := json.Marshal(libc)
 			if err != nil {
@@ -444,35 +440,3 @@ type document struct{ b []byte }
 
 func (d *document) Write(p []byte) (int, error) { d.b = append(d.b, p...); return len(p), nil }
 func (d *document) empty() error                { d.b = d.b[:0]; return nil }
-
-// pinnedHash is the expected hash of an archive.
-type pinnedHash struct {
-	algorithm string // "sha512"
-	sum       func() hash.Hash
-	want      []byte
-}
-
-// strongest returns the best hash of an integrity value (W3C Subresource Integrity):
-// "sha512-BASE64", perhaps several with spaces between.
-func strongest(integrity string) (pinnedHash, error) {
-	for _, p := range []pinnedHash{
-		{algorithm: "sha512", sum: sha512.New},
-		{algorithm: "sha384", sum: sha512.New384},
-		{algorithm: "sha256", sum: sha256.New},
-		{algorithm: "sha1", sum: sha1.New}, // of packages from before 2017
-	} {
-		for word := range strings.FieldsSeq(integrity) {
-			text, ok := strings.CutPrefix(word, p.algorithm+"-")
-			if !ok {
-				continue
-			}
-			text, _, _ = strings.Cut(text, "?")
-			var err error
-			if p.want, err = base64.StdEncoding.DecodeString(text); err != nil || len(p.want) != p.sum().Size() {
-				return pinnedHash{}, fmt.Errorf("bad integrity %q", word)
-			}
-			return p, nil
-		}
-	}
-	return pinnedHash{}, fmt.Errorf("bad integrity %q: no hash of a known kind", integrity)
-}

@@ -223,14 +223,14 @@ func TestRegistryRedirect(t *testing.T) {
 
 // TestGivenUp: A cancelled build keeps its complete packages. The next build fetches only the rest.
 func TestGivenUp(t *testing.T) {
-	l := &packageLock{Packages: map[string]lockedPackage{}}
+	l := &packageLock{ByPlace: map[string]lockedPackage{}}
 	archives := map[string][]byte{}
 	var places []string
 	for _, name := range []string{"a", "b", "c"} {
 		archive := pack(t, file("package/index.js", name, 0o644))
 		archives["/"+name+"/-/"+name+"-1.0.0.tgz"] = archive
 		place := "node_modules/" + name
-		l.Packages[place] = lockedPackage{Version: "1.0.0", Integrity: integrity(archive)}
+		l.ByPlace[place] = lockedPackage{Version: "1.0.0", Integrity: integrity(archive)}
 		places = append(places, place)
 	}
 	ctx, giveUp := context.WithCancel(t.Context())

@@ -109,7 +109,7 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 // version of their Node.
 func (l *packageLock) scripted(places, allowed []string, version string) ([]scripted, error) {
 	for _, name := range allowed {
-		if !slices.ContainsFunc(places, func(place string) bool { return l.Packages[place].name(place) == name }) {
+		if !slices.ContainsFunc(places, func(place string) bool { return l.ByPlace[place].name(place) == name }) {
 			return nil, &template.FieldError{Field: "packages.npm_scripts", Message: fmt.Sprintf(
 				"npm_scripts names %q, not an installed package: write a package's name in node_modules", name)}
 		}
@@ -130,7 +130,7 @@ func (l *packageLock) scripted(places, allowed []string, version string) ([]scri
 		for _, d := range l.needs(place, there) {
 			visit(d)
 		}
-		p := l.Packages[place]
+		p := l.ByPlace[place]
 		if !slices.Contains(allowed, p.name(place)) {
 			return
 		}
@@ -146,9 +146,9 @@ func (l *packageLock) scripted(places, allowed []string, version string) ([]scri
 		for _, d := range l.closure(place, there) {
 			s := seen{place: d, key: keys[d], made: true}
 			if s.key == "" {
-				s.key, s.made = l.Packages[d].key(d), false
+				s.key, s.made = l.ByPlace[d].key(d), false
 			}
-			_, _ = fmt.Fprintf(sum, "%q %q %q\n", s.place, s.key, l.Packages[d].commands(d))
+			_, _ = fmt.Fprintf(sum, "%q %q %q\n", s.place, s.key, l.ByPlace[d].commands(d))
 			made.sees = append(made.sees, s)
 		}
 		made.key = fmt.Sprintf("npm-scripts:%s@%s:%x", p.name(place), p.Version, sum.Sum(nil)[:16])
@@ -173,16 +173,16 @@ func (p lockedPackage) commands(place string) map[string]string {
 // needs lists, sorted, the existing places at which Node finds a package's dependencies
 // (nodejs.org/api/modules.html, "Loading from node_modules folders").
 func (l *packageLock) needs(place string, there map[string]bool) []string {
-	p := l.Packages[place]
+	p := l.ByPlace[place]
 	var out []string
 	for _, list := range []map[string]json.RawMessage{p.Dependencies, p.OptionalDependencies, p.PeerDependencies} {
 		for name := range list {
 			for at := place; ; at = parent(at) {
 				d := strings.TrimPrefix(at+"/node_modules/"+name, "/")
-				if _, ok := l.Packages[d]; !ok && at != "" {
+				if _, ok := l.ByPlace[d]; !ok && at != "" {
 					continue
 				}
-				for d != "" && l.Packages[d].InBundle {
+				for d != "" && l.ByPlace[d].InBundle {
 					d = parent(d) // included in the bundling package
 				}
 				if there[d] && d != place {
@@ -210,12 +210,6 @@ func (l *packageLock) closure(place string, there map[string]bool) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// parent is the place of the package whose node_modules holds a place; "" is the function.
-func parent(place string) string {
-	i := strings.LastIndex("/"+place, "/node_modules/")
-	return place[:max(i-1, 0)]
 }
 
 // hook is an install script of a package.
@@ -299,7 +293,7 @@ func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
 // build makes the part of a package by its install scripts, which see the trees beside by place.
 // They run without network and credentials.
 func (s *site) build(ctx context.Context, l *packageLock, places []string, p scripted, tree store.Digest, beside map[string]store.Digest) (store.Part, error) {
-	locked := l.Packages[p.place]
+	locked := l.ByPlace[p.place]
 	shown := locked.name(p.place) + " " + locked.Version
 	part := locked.part(p.place)
 	list, gyp, err := s.hooksOf(tree)
@@ -390,12 +384,12 @@ func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *pack
 		}
 	}
 	for _, place := range at {
-		if len(l.Packages[place].Bin) == 0 {
+		if len(l.ByPlace[place].Bin) == 0 {
 			continue
 		}
 		up := parent(place)
 		name := lockedPackage{}.name(place)
-		programs, err := commands(name, l.Packages[place].Bin)
+		programs, err := commands(name, l.ByPlace[place].Bin)
 		if err != nil {
 			return fmt.Errorf("bin: %w", err)
 		}

@@ -70,10 +70,10 @@ func lockOf(t *testing.T, packages string) *packageLock {
 	if err := json.Unmarshal([]byte(`{"lockfileVersion":3,"packages":{`+packages+`}}`), &l); err != nil {
 		t.Fatal(err)
 	}
-	for place, p := range l.Packages {
+	for place, p := range l.ByPlace {
 		if place != "" && !p.InBundle {
 			p.Version, p.Integrity = "1.0.0", integrity([]byte(place))
-			l.Packages[place] = p
+			l.ByPlace[place] = p
 		}
 	}
 	if err := l.check(); err != nil {
@@ -141,21 +141,21 @@ func TestScripted(t *testing.T) {
 	}
 	before := key(l, "18", "a")
 	other := func(place string) *packageLock {
-		changed := &packageLock{Version: 3, Packages: maps.Clone(l.Packages)}
-		p := changed.Packages[place]
+		changed := &packageLock{Version: 3, ByPlace: maps.Clone(l.ByPlace)}
+		p := changed.ByPlace[place]
 		p.Integrity = integrity([]byte("another"))
-		changed.Packages[place] = p
+		changed.ByPlace[place] = p
 		return changed
 	}
 	bin := func(place, bin string) *packageLock {
-		changed := &packageLock{Version: 3, Packages: maps.Clone(l.Packages)}
-		p := changed.Packages[place]
+		changed := &packageLock{Version: 3, ByPlace: maps.Clone(l.ByPlace)}
+		p := changed.ByPlace[place]
 		p.Bin = json.RawMessage(bin)
-		changed.Packages[place] = p
+		changed.ByPlace[place] = p
 		return changed
 	}
-	nested := &packageLock{Version: 3, Packages: maps.Clone(l.Packages)}
-	nested.Packages["node_modules/a/node_modules/own"] = l.Packages["node_modules/b"]
+	nested := &packageLock{Version: 3, ByPlace: maps.Clone(l.ByPlace)}
+	nested.ByPlace["node_modules/a/node_modules/own"] = l.ByPlace["node_modules/b"]
 	for name, tt := range map[string]struct {
 		key  string
 		same bool
@@ -180,7 +180,7 @@ func TestScripted(t *testing.T) {
 	if key(bin("node_modules/a/node_modules/b", `{"gcc": "true.js"}`), "18", "a") == key(bin("node_modules/a/node_modules/b", `{"cc": "true.js"}`), "18", "a") {
 		t.Error("the names of programs are not in the key")
 	}
-	if p := l.Packages["node_modules/b"]; p.key("node_modules/b") == bin("node_modules/b", `{"gcc": "true.js"}`).Packages["node_modules/b"].key("node_modules/b") {
+	if p := l.ByPlace["node_modules/b"]; p.key("node_modules/b") == bin("node_modules/b", `{"gcc": "true.js"}`).ByPlace["node_modules/b"].key("node_modules/b") {
 		t.Error("which files can be executed is not in the key of a package's part")
 	}
 
@@ -205,10 +205,10 @@ func FuzzScripted(f *testing.F) {
 		if json.Unmarshal(raw, &l) != nil {
 			return
 		}
-		for place, p := range l.Packages {
+		for place, p := range l.ByPlace {
 			if !p.InBundle && p.Integrity == "" {
 				p.Integrity = integrity([]byte(place))
-				l.Packages[place] = p
+				l.ByPlace[place] = p
 			}
 		}
 		if l.check() != nil {
