@@ -52,30 +52,40 @@ func unpack(r io.Reader, programs map[string]bool, limits *install.Counter, w tr
 		if err := limits.Add(h.Size); err != nil {
 			return links, err
 		}
-		switch h.Typeflag {
-		case tar.TypeSymlink, tar.TypeLink:
+		if h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink {
 			links++
-		case tar.TypeXGlobalHeader:
-		case tar.TypeDir:
-			if name != "" {
-				err = w.Directory(name, 0o755, install.Time)
-			}
-		case tar.TypeReg, tar.TypeCont:
-			mode := fs.FileMode(0o644)
-			if h.Mode&0o111 != 0 || programs[name] {
-				mode = 0o755
-			}
-			if name == "" {
-				return links, fmt.Errorf("archive: %q is not below a directory", clip(h.Name))
-			}
-			err = w.File(name, mode, install.Time, t)
-		default:
-			return links, fmt.Errorf("archive: %q is a device or the like: only files and directories are in a package", clip(h.Name))
+			continue
 		}
-		if err != nil {
-			return links, fmt.Errorf("archive: %s: %w", clip(name), err)
+		if err := unpackEntry(h, name, programs, t, w); err != nil {
+			return links, err
 		}
 	}
+}
+
+// unpackEntry writes the file or directory h to w as name.
+func unpackEntry(h *tar.Header, name string, programs map[string]bool, content io.Reader, w treeWriter) (err error) {
+	switch h.Typeflag {
+	case tar.TypeXGlobalHeader:
+	case tar.TypeDir:
+		if name != "" {
+			err = w.Directory(name, 0o755, install.Time)
+		}
+	case tar.TypeReg, tar.TypeCont:
+		mode := fs.FileMode(0o644)
+		if h.Mode&0o111 != 0 || programs[name] {
+			mode = 0o755
+		}
+		if name == "" {
+			return fmt.Errorf("archive: %q is not below a directory", clip(h.Name))
+		}
+		err = w.File(name, mode, install.Time, content)
+	default:
+		return fmt.Errorf("archive: %q is a device or the like: only files and directories are in a package", clip(h.Name))
+	}
+	if err != nil {
+		return fmt.Errorf("archive: %s: %w", clip(name), err)
+	}
+	return nil
 }
 
 // place returns the path of an archive's entry without the first directory, "" for that directory.

@@ -19,21 +19,10 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
 	locked, ok := lock.Sites[r.Name()].(*Locked)
 	if !ok {
-		step.Report(image.Progress{Step: "packages", Message: "resolve"})
-		m, raw, err := requested(t.Packages.Of("npm"))
-		if err == nil && raw == nil {
-			if err := image.Offline(ctx, "an answer to packages.npm"); err != nil {
-				return nil, err
-			}
-			raw, err = site.resolve(ctx, m)
-		}
-		if err != nil {
+		var err error
+		if locked, err = site.lock(ctx, t.Packages.Of("npm")); err != nil {
 			return nil, err
 		}
-		if raw, err = site.withLibc(ctx, raw); err != nil {
-			return nil, err
-		}
-		locked = &Locked{Request: t.Packages.Of("npm").Key(), PackageLock: raw}
 		lock.Sites[r.Name()] = locked
 	}
 	var l packageLock
@@ -52,4 +41,23 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		return site.installScripted(ctx, &l, places, t.Packages.Of("npm").Scripts)
 	}
 	return site.installPlain(ctx, &l, places)
+}
+
+// lock resolves the requests.
+func (s *site) lock(ctx context.Context, r *template.Requests) (*Locked, error) {
+	s.step.Report(image.Progress{Step: "packages", Message: "resolve"})
+	m, raw, err := requested(r)
+	if err == nil && raw == nil {
+		if err := image.Offline(ctx, "an answer to packages.npm"); err != nil {
+			return nil, err
+		}
+		raw, err = s.resolve(ctx, m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if raw, err = s.withLibc(ctx, raw); err != nil {
+		return nil, err
+	}
+	return &Locked{Request: r.Key(), PackageLock: raw}, nil
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -98,27 +99,8 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	for _, list := range []struct {
-		name string
-		a, b map[string]string
-	}{
-		{"dependencies", m.Dependencies, root.Dependencies},
-		{"optionalDependencies", m.Optional, root.Optional},
-		{"devDependencies", m.Dev, root.Dev},
-	} {
-		for _, name := range slices.Sorted(maps.Keys(list.a)) {
-			if _, optional := m.Optional[name]; list.name == "dependencies" && optional {
-				continue // npm moves the entry
-			}
-			if got, ok := list.b[name]; !ok || got != list.a[name] {
-				return nil, fmt.Errorf("%s does not fit %s (%s: %q): run npm install --package-lock-only", file, manifestFile, list.name, name)
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(list.b)) {
-			if _, ok := list.a[name]; !ok {
-				return nil, fmt.Errorf("%s does not fit %s (%s: %q is missing): run npm install --package-lock-only", file, manifestFile, list.name, name)
-			}
-		}
+	if entry := m.differs(root); entry != "" {
+		return nil, fmt.Errorf("%s does not fit %s (%s): run npm install --package-lock-only", file, manifestFile, entry)
 	}
 	out, err := withoutHosts(raw)
 	if err != nil {
@@ -131,6 +113,37 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return out, nil
+}
+
+// differs names the first entry in which the lock's copy of a package.json differs from m; "" for
+// none.
+func (m manifest) differs(root manifest) string {
+	required := maps.Clone(m.Dependencies)
+	maps.DeleteFunc(required, func(name, _ string) bool { // npm moves the entry
+		_, optional := m.Optional[name]
+		return optional
+	})
+	return cmp.Or(
+		differentEntry("dependencies", required, m.Dependencies, root.Dependencies),
+		differentEntry("optionalDependencies", m.Optional, m.Optional, root.Optional),
+		differentEntry("devDependencies", m.Dev, m.Dev, root.Dev),
+	)
+}
+
+// differentEntry names the first entry of the list required that locked lacks or has otherwise, or
+// the first entry of locked that listed lacks.
+func differentEntry(list string, required, listed, locked map[string]string) string {
+	for _, name := range slices.Sorted(maps.Keys(required)) {
+		if got, ok := locked[name]; !ok || got != required[name] {
+			return fmt.Sprintf("%s: %q", list, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(locked)) {
+		if _, ok := listed[name]; !ok {
+			return fmt.Sprintf("%s: %q is missing", list, name)
+		}
+	}
+	return ""
 }
 
 // requested returns a package.json for the template's request and, if npm's own lock is beside the

@@ -75,15 +75,7 @@ func newRegistries(s image.Settings) (*registries, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &registries{rc: map[string]string{}, wait: 500 * time.Millisecond}
-	for line := range strings.Lines(string(raw)) {
-		line = strings.TrimSpace(line)
-		key, value, ok := strings.Cut(line, "=")
-		if !ok || line[0] == '#' || line[0] == ';' {
-			continue
-		}
-		r.rc[strings.TrimSpace(key)] = strings.Trim(strings.TrimSpace(value), `"'`)
-	}
+	r := &registries{rc: parseNpmrc(raw), wait: 500 * time.Millisecond}
 	env := func(name string) string {
 		for _, v := range slices.Backward(s.Env) {
 			if value, ok := strings.CutPrefix(v, name+"="); ok {
@@ -108,20 +100,43 @@ func newRegistries(s image.Settings) (*registries, error) {
 	if cmp.Or(env("npm_config_strict_ssl"), r.rc["strict-ssl"]) == "false" {
 		t.TLSClientConfig.InsecureSkipVerify = true //nolint:gosec // as the host's npm is told to
 	}
-	if s.CACerts != "" {
-		pem, err := os.ReadFile(s.CACerts)
-		if err != nil {
-			return nil, fmt.Errorf("certificates: %w", err)
-		}
-		pool, err := x509.SystemCertPool()
-		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		pool.AppendCertsFromPEM(pem)
-		t.TLSClientConfig.RootCAs = pool
+	if t.TLSClientConfig.RootCAs, err = certificates(s.CACerts); err != nil {
+		return nil, err
 	}
 	r.client = &http.Client{Transport: t, CheckRedirect: r.redirect}
 	return r, nil
+}
+
+// parseNpmrc returns the keys of an npmrc (npmrc(5)).
+func parseNpmrc(raw []byte) map[string]string {
+	rc := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		line = strings.TrimSpace(line)
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || line[0] == '#' || line[0] == ';' {
+			continue
+		}
+		rc[strings.TrimSpace(key)] = strings.Trim(strings.TrimSpace(value), `"'`)
+	}
+	return rc
+}
+
+// certificates returns the host's certificates and the ones in file; nil, Go's default, without a
+// file.
+func certificates(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("certificates: %w", err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	pool.AppendCertsFromPEM(pem)
+	return pool, nil
 }
 
 // close closes idle connections.
@@ -198,13 +213,7 @@ func (r *registries) get(ctx context.Context, address, accept string, most int64
 			return err
 		}
 		after, err := r.attempt(ctx, address, accept, most, w)
-		var status *statusError
-		again := err != nil
-		if errors.As(err, &status) {
-			again = status.code == http.StatusTooManyRequests || status.code >= 500 || status.code == http.StatusRequestTimeout
-		}
-		var local *localError
-		if !again || n == attempts || ctx.Err() != nil || errors.As(err, &local) || errors.Is(err, errTooLarge) {
+		if !passing(err) || n == attempts || ctx.Err() != nil {
 			return err
 		}
 		select {
@@ -213,6 +222,16 @@ func (r *registries) get(ctx context.Context, address, accept string, most int64
 			return err
 		}
 	}
+}
+
+// passing reports whether another attempt may succeed after err.
+func passing(err error) bool {
+	var status *statusError
+	if errors.As(err, &status) {
+		return status.code == http.StatusTooManyRequests || status.code >= 500 || status.code == http.StatusRequestTimeout
+	}
+	var local *localError
+	return err != nil && !errors.As(err, &local) && !errors.Is(err, errTooLarge)
 }
 
 var errTooLarge = errors.New("is larger than is allowed")
@@ -237,17 +256,7 @@ func (r *registries) attempt(ctx context.Context, address, accept string, most i
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
-			after = time.Duration(min(seconds, 3600)) * time.Second
-		}
-		text := fmt.Sprintf("%s answers %s", shown, resp.Status)
-		switch resp.StatusCode {
-		case http.StatusUnauthorized, http.StatusForbidden:
-			text += ": the credentials in npm's configuration on the engine's host are missing or wrong"
-		case http.StatusTooManyRequests:
-			text += ": too many requests, several attempts apart: try again later"
-		}
-		return after, &statusError{resp.StatusCode, text}
+		return retryAfter(resp), refusal(resp, shown)
 	}
 	if resp.ContentLength > most {
 		return 0, fmt.Errorf("%s has %d bytes: %w", shown, resp.ContentLength, errTooLarge)
@@ -263,6 +272,27 @@ func (r *registries) attempt(ctx context.Context, address, accept string, most i
 		return 0, fmt.Errorf("%s has more than %d bytes: %w", shown, most, errTooLarge)
 	}
 	return 0, nil
+}
+
+// retryAfter returns the pause that the registry asks for, at most an hour.
+func retryAfter(resp *http.Response) time.Duration {
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err != nil || seconds <= 0 {
+		return 0
+	}
+	return time.Duration(min(seconds, 3600)) * time.Second
+}
+
+// refusal returns the error of an answer other than 200.
+func refusal(resp *http.Response, shown string) *statusError {
+	text := fmt.Sprintf("%s answers %s", shown, resp.Status)
+	switch resp.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		text += ": the credentials in npm's configuration on the engine's host are missing or wrong"
+	case http.StatusTooManyRequests:
+		text += ": too many requests, several attempts apart: try again later"
+	}
+	return &statusError{resp.StatusCode, text}
 }
 
 // redact removes a password from the address in net/http's errors.

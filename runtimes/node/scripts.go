@@ -55,19 +55,12 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 	}
 	parts := map[string]store.Part{} // by place
 	missing := map[string]bool{}     // parts to make by scripts, by place
-	asFetched := map[string]bool{}   // packages that scripts to run see before their own scripts have run
 	for _, p := range scripts {
 		part, ok := s.step.Store.Part(p.key)
-		if parts[p.place] = part; ok {
-			continue
-		}
-		missing[p.place] = true
-		for _, d := range p.sees {
-			if !d.made {
-				asFetched[d.place] = true
-			}
-		}
+		parts[p.place], missing[p.place] = part, !ok
 	}
+	scripts = slices.DeleteFunc(scripts, func(p scripted) bool { return !missing[p.place] })
+	asFetched := seenAsFetched(scripts)
 	plain := slices.DeleteFunc(slices.Clone(places), func(place string) bool {
 		_, made := parts[place]
 		return made && !missing[place] && !asFetched[place]
@@ -84,16 +77,7 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 		}
 	}
 	for _, p := range scripts {
-		if !missing[p.place] {
-			continue
-		}
-		beside := map[string]store.Digest{}
-		for _, d := range p.sees {
-			if beside[d.place] = fetched[d.place].Tree; d.made {
-				beside[d.place] = parts[d.place].Tree
-			}
-		}
-		if parts[p.place], err = s.build(ctx, l, places, p, fetched[p.place].Tree, beside); err != nil {
+		if parts[p.place], err = s.build(ctx, l, places, p, fetched[p.place].Tree, p.beside(fetched, parts)); err != nil {
 			return nil, err
 		}
 	}
@@ -105,6 +89,32 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 	return out, nil
 }
 
+// seenAsFetched returns the places of the packages that scripts see before their own scripts have
+// run.
+func seenAsFetched(scripts []scripted) map[string]bool {
+	out := map[string]bool{}
+	for _, p := range scripts {
+		for _, d := range p.sees {
+			if !d.made {
+				out[d.place] = true
+			}
+		}
+	}
+	return out
+}
+
+// beside returns the trees that the scripts of p see, by place: a dependency as fetched, or as its
+// own scripts have made it.
+func (p scripted) beside(fetched, parts map[string]store.Part) map[string]store.Digest {
+	out := map[string]store.Digest{}
+	for _, d := range p.sees {
+		if out[d.place] = fetched[d.place].Tree; d.made {
+			out[d.place] = parts[d.place].Tree
+		}
+	}
+	return out
+}
+
 // scripted lists the packages with allowed names among places, dependencies first. version is the
 // version of their Node.
 func (l *packageLock) scripted(places, allowed []string, version string) ([]scripted, error) {
@@ -114,51 +124,61 @@ func (l *packageLock) scripted(places, allowed []string, version string) ([]scri
 				"npm_scripts names %q, not an installed package: write a package's name in node_modules", name)}
 		}
 	}
-	there := map[string]bool{}
+	o := scriptOrder{packageLock: l, places: places, allowed: allowed, version: version, there: setOf(places), keys: map[string]string{}, visited: map[string]bool{}}
 	for _, place := range places {
-		there[place] = true
+		o.visit(place)
 	}
-	var out []scripted
-	keys := map[string]string{} // of the parts that are made by scripts, by place
-	visited := map[string]bool{}
-	var visit func(place string)
-	visit = func(place string) {
-		if visited[place] {
-			return
-		}
-		visited[place] = true
-		for _, d := range l.needs(place, there) {
-			visit(d)
-		}
-		p := l.ByPlace[place]
-		if !slices.Contains(allowed, p.name(place)) {
-			return
-		}
-		made := scripted{place: place}
-		var below []string // places of other parts, which this part leaves out
-		for _, d := range places {
-			if strings.HasPrefix(d, place+"/") {
-				below = append(below, d)
-			}
-		}
-		sum := sha256.New()
-		_, _ = fmt.Fprintf(sum, "2 %q %q %q %s %q %q\n", place, p.key(place), version, runtime.GOARCH, p.commands(place), below)
-		for _, d := range l.closure(place, there) {
-			s := seen{place: d, key: keys[d], made: true}
-			if s.key == "" {
-				s.key, s.made = l.ByPlace[d].key(d), false
-			}
-			_, _ = fmt.Fprintf(sum, "%q %q %q\n", s.place, s.key, l.ByPlace[d].commands(d))
-			made.sees = append(made.sees, s)
-		}
-		made.key = fmt.Sprintf("npm-scripts:%s@%s:%x", p.name(place), p.Version, sum.Sum(nil)[:16])
-		keys[place] = made.key
-		out = append(out, made)
+	return o.out, nil
+}
+
+// scriptOrder lists the packages of a lock whose scripts run, dependencies first.
+type scriptOrder struct {
+	*packageLock
+	places, allowed []string
+	version         string            // of Node
+	there           map[string]bool   // the places
+	keys            map[string]string // of the parts that are made by scripts, by place
+	visited         map[string]bool
+	out             []scripted
+}
+
+func (o *scriptOrder) visit(place string) {
+	if o.visited[place] {
+		return
 	}
-	for _, place := range places {
-		visit(place)
+	o.visited[place] = true
+	for _, d := range o.needs(place, o.there) {
+		o.visit(d)
 	}
-	return out, nil
+	if slices.Contains(o.allowed, o.ByPlace[place].name(place)) {
+		made := o.scriptedAt(place)
+		o.keys[place] = made.key
+		o.out = append(o.out, made)
+	}
+}
+
+// scriptedAt returns the package at place. Its key covers all that its scripts see.
+func (o *scriptOrder) scriptedAt(place string) scripted {
+	p := o.ByPlace[place]
+	made := scripted{place: place}
+	var below []string // places of other parts, which this part leaves out
+	for _, d := range o.places {
+		if strings.HasPrefix(d, place+"/") {
+			below = append(below, d)
+		}
+	}
+	sum := sha256.New()
+	_, _ = fmt.Fprintf(sum, "2 %q %q %q %s %q %q\n", place, p.key(place), o.version, runtime.GOARCH, p.commands(place), below)
+	for _, d := range o.closure(place, o.there) {
+		s := seen{place: d, key: o.keys[d], made: true}
+		if s.key == "" {
+			s.key, s.made = o.ByPlace[d].key(d), false
+		}
+		_, _ = fmt.Fprintf(sum, "%q %q %q\n", s.place, s.key, o.ByPlace[d].commands(d))
+		made.sees = append(made.sees, s)
+	}
+	made.key = fmt.Sprintf("npm-scripts:%s@%s:%x", p.name(place), p.Version, sum.Sum(nil)[:16])
+	return made
 }
 
 // commands returns the package's programs by name; fmt prints a map sorted.
@@ -235,13 +255,11 @@ func hooks(manifest []byte, gyp bool) ([]hook, error) {
 	if json.Unmarshal(m.Scripts, &scripts) != nil {
 		scripts = nil // npm ignores malformed scripts
 	}
+	builds := gyp && string(m.Gyp) != "false"
 	var out []hook
 	for _, name := range []string{"preinstall", "install", "postinstall"} {
-		var command string
-		if json.Unmarshal(scripts[name], &command) != nil || strings.TrimSpace(command) == "" {
-			command = ""
-		}
-		if name == "install" && gyp && command == "" && len(out) == 0 && string(m.Gyp) != "false" {
+		command := scriptText(scripts[name])
+		if name == "install" && builds && command == "" && len(out) == 0 {
 			command = "node-gyp rebuild"
 		}
 		if len(command) > maxCommand || strings.ContainsRune(command, 0) {
@@ -254,6 +272,15 @@ func hooks(manifest []byte, gyp bool) ([]hook, error) {
 	return out, nil
 }
 
+// scriptText returns the command of a script, or "" for a blank or malformed one.
+func scriptText(raw json.RawMessage) string {
+	var command string
+	if json.Unmarshal(raw, &command) != nil || strings.TrimSpace(command) == "" {
+		return ""
+	}
+	return command
+}
+
 // hooksOf returns the install scripts of a package as published, and whether node-gyp has files to
 // build.
 func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
@@ -261,33 +288,42 @@ func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	manifest := -1
+	var manifest *store.Entry
 	own := false // binding.gyp at the top, as npm requires
-	for i, e := range files.Entries {
-		switch {
+	for i := range files.Entries {
+		switch e := &files.Entries[i]; {
 		case e.Kind != store.KindFile:
 		case e.Path == manifestFile:
-			manifest = i
+			manifest = e
 		case path.Base(e.Path) == "binding.gyp":
 			own, gyp = own || e.Path == "binding.gyp", true
 		}
 	}
-	if manifest < 0 {
+	if manifest == nil {
 		return nil, false, errors.New("no package.json")
 	}
-	f, err := s.step.Store.OpenFile(&files.Entries[manifest])
+	text, err := s.readManifest(manifest)
 	if err != nil {
 		return nil, false, err
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, false, err
-	}
-	if len(text) > maxManifest {
-		return nil, false, fmt.Errorf("package.json %w: %d MiB", install.ErrTooLarge, maxManifest>>20)
-	}
 	list, err = hooks(text, own)
 	return list, gyp, err
+}
+
+// readManifest reads a package.json, at most maxManifest bytes.
+func (s *site) readManifest(e *store.Entry) ([]byte, error) {
+	f, err := s.step.Store.OpenFile(e)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(text) > maxManifest {
+		return nil, fmt.Errorf("package.json %w: %d MiB", install.ErrTooLarge, maxManifest>>20)
+	}
+	return text, nil
 }
 
 // build makes the part of a package by its install scripts, which see the trees beside by place.
@@ -319,20 +355,14 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 		return part, err
 	}
 	if err := s.lay(ctx, b, rootfs, l, p, tree, beside); err != nil {
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrExist) { // a file at the path of another package's directory
-			return part, &image.PackageError{Site: "npm", Package: shown, Cause: image.PackageBad, Err: err}
-		}
-		return part, install.Unpacked(err, "npm", shown)
+		return part, notLaid(err, shown)
 	}
 	for _, h := range list {
 		if err := s.run(ctx, b, rootfs, locked, p.place, h); err != nil {
 			return part, err
 		}
 	}
-	there := map[string]bool{}
-	for _, place := range places {
-		there[place] = true
-	}
+	there := setOf(places)
 	part, err = b.Put(ctx, p.key, part, p.place, func(name string) bool {
 		return there[path.Join(p.place, name)] || name == binDir || gyp && leftover.MatchString(name)
 	})
@@ -341,6 +371,23 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 	}
 	s.step.Report(image.Progress{Step: "packages", Name: shown, End: true})
 	return part, b.Remove()
+}
+
+func setOf(places []string) map[string]bool {
+	set := make(map[string]bool, len(places))
+	for _, place := range places {
+		set[place] = true
+	}
+	return set
+}
+
+// notLaid attributes an error of lay: a package with a file at the path of another package's
+// directory is bad.
+func notLaid(err error, shown string) error {
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrExist) {
+		return &image.PackageError{Site: "npm", Package: shown, Cause: image.PackageBad, Err: err}
+	}
+	return install.Unpacked(err, "npm", shown)
 }
 
 // binDir is the directory in which npm links the programs of packages.
@@ -384,23 +431,30 @@ func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *pack
 		}
 	}
 	for _, place := range at {
-		if len(l.ByPlace[place].Bin) == 0 {
-			continue
-		}
-		up := parent(place)
-		name := lockedPackage{}.name(place)
-		programs, err := commands(name, l.ByPlace[place].Bin)
-		if err != nil {
-			return fmt.Errorf("bin: %w", err)
-		}
-		bin := path.Join(up, binDir)
-		if err := top.MkdirAll(bin, 0o755); err != nil {
+		if err := linkCommands(top, place, l.ByPlace[place].Bin); err != nil {
 			return err
 		}
-		for program, file := range programs {
-			if err := top.Symlink(path.Join("..", name, file), path.Join(bin, program)); err != nil && !errors.Is(err, os.ErrExist) {
-				return err
-			}
+	}
+	return nil
+}
+
+// linkCommands links the programs of the package at place, as npm does.
+func linkCommands(top *os.Root, place string, list json.RawMessage) error {
+	if len(list) == 0 {
+		return nil
+	}
+	name := lockedPackage{}.name(place)
+	programs, err := commands(name, list)
+	if err != nil {
+		return fmt.Errorf("bin: %w", err)
+	}
+	bin := path.Join(parent(place), binDir)
+	if err := top.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	for program, file := range programs {
+		if err := top.Symlink(path.Join("..", name, file), path.Join(bin, program)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
 		}
 	}
 	return nil
