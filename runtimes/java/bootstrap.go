@@ -176,18 +176,10 @@ func (r Runtime) CompileBootstrap(ctx context.Context, s *image.Step) (store.Par
 			sources[dir] = append(sources[dir], "/work/"+name)
 		}
 	}
-	javac := func(out string, files ...string) error {
-		args := append([]string{jdkHome + "/bin/javac", "-J-XX:TieredStopAtLevel=1", "-Xlint:all,-path", "-proc:none", "--release", "17", "-cp", "/work/classes", "-d", out}, files...)
-		words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Args: args})
-		if err != nil {
-			return fmt.Errorf("compile: %w", install.Failed(err, "", words))
-		}
-		return nil
-	}
-	if err := javac("/work/classes", slices.Concat(sources["src/fre"], sources["src/fre/bootstrap"])...); err != nil {
+	if err := compileBootstrap(ctx, b, jdk, "/work/classes", slices.Concat(sources["src/fre"], sources["src/fre/bootstrap"])); err != nil {
 		return store.Part{}, err
 	}
-	if err := javac("/work/classes/warm", sources["src/warm"]...); err != nil {
+	if err := compileBootstrap(ctx, b, jdk, "/work/classes/warm", sources["src/warm"]); err != nil {
 		return store.Part{}, err
 	}
 	classes, err := b.Open("classes")
@@ -203,6 +195,17 @@ func (r Runtime) CompileBootstrap(ctx context.Context, s *image.Step) (store.Par
 	}
 	tree, err := b.Import(ctx, "fre", func(string) bool { return false })
 	return store.Part{Tree: tree}, err
+}
+
+// compileBootstrap compiles files to the directory out of the bench, beside the classes compiled
+// before.
+func compileBootstrap(ctx context.Context, b *install.Bench, jdk, out string, files []string) error {
+	args := append([]string{jdkHome + "/bin/javac", "-J-XX:TieredStopAtLevel=1", "-Xlint:all,-path", "-proc:none", "--release", "17", "-cp", "/work/classes", "-d", out}, files...)
+	words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Args: args})
+	if err != nil {
+		return fmt.Errorf("compile: %w", install.Failed(err, "", words))
+	}
+	return nil
 }
 
 // dump makes the archive of the classes that a start loads: the JDK's own list and the classes of

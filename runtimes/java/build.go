@@ -131,9 +131,8 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 	if err != nil {
 		return unit{}, err
 	}
-	major, _, _ := strings.Cut(jdk, ".")
-	if have := javaRelease(major); have > 0 && m.release > have {
-		return unit{}, &template.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
+	if err := m.fits(jdk); err != nil {
+		return unit{}, err
 	}
 	if m.parent {
 		s.Report(image.Progress{Step: "warning", Name: pomFile, Message: "FRE ignores plugins of the parent project"})
@@ -149,7 +148,13 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 			return unit{}, err
 		}
 	}
-	err = fs.WalkDir(code.FS(), m.source, func(name string, d fs.DirEntry, err error) error {
+	err = u.addBelow(code, m.source)
+	return u, err
+}
+
+// addBelow adds the source files below dir, the source directory of a Maven project.
+func (u *unit) addBelow(code *os.Root, dir string) error {
+	err := fs.WalkDir(code.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 		// Functions run from the class path: there are no modules.
 		if err == nil && !d.IsDir() && path.Ext(name) == ".java" && path.Base(name) != "module-info.java" {
 			u.add(name)
@@ -157,9 +162,9 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(u.files) == 0 {
-		return unit{}, &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: no Java source in %s", pomFile, m.source)}
+		return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: no Java source in %s", pomFile, dir)}
 	}
-	return u, err
+	return err
 }
 
 // copyFiles copies the files below the directory dir of code to the output directory for classes,

@@ -89,39 +89,10 @@ func makeCompiler(ctx context.Context, s *image.Step, jdk string, sources map[st
 	if err != nil {
 		return err
 	}
-	args := []string{"-proc:none", "-d", "/work/classes"}
-	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		if err := errors.Join(b.Mkdir("classes", "out", path.Join("sources", path.Dir(name))), b.Write("sources/"+name, sources[name])); err != nil {
-			return err
-		}
-		args = append(args, "/work/sources/"+name)
-	}
-	if err := b.Write("arguments", argumentFile(args)); err != nil {
+	if err := compileSources(ctx, b, jdk, sources); err != nil {
 		return err
 	}
-	words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Args: []string{jdkHome + "/bin/javac", "-J-XX:TieredStopAtLevel=1", "@/work/arguments"}})
-	if err != nil {
-		return install.Failed(err, "", words)
-	}
-	classes, err := b.Open("classes")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = classes.Close() }()
-	types, err := fs.Glob(classes.FS(), "fre/*.class")
-	if err != nil {
-		return err
-	}
-	fre, javac := newJar(), newJar()
-	for _, name := range types {
-		fre.addFile(classes.FS(), name)
-	}
-	javac.add("META-INF/MANIFEST.MF", []byte(compilerManifest))
-	javac.addAll(classes.FS(), "fre")
-	if err := errors.Join(fre.close(), javac.close(), os.CopyFS(filepath.Join(out, "src"), Source())); err != nil {
-		return err
-	}
-	if err := write(out, map[string][]byte{"fre.jar": fre.b.Bytes(), compilerJar: javac.b.Bytes()}); err != nil {
+	if err := packCompiler(b, out); err != nil {
 		return err
 	}
 	err = dumpClasses(b, jdk, "/function/"+compilerJar, compilerArchive, func(args ...string) (string, error) {
@@ -143,4 +114,46 @@ func makeCompiler(ctx context.Context, s *image.Step, jdk string, sources map[st
 	defer func() { _ = to.Close() }()
 	_, err = copyJar(made, compilerArchive, to)
 	return err
+}
+
+// compileSources compiles the sources of the jars to the bench's directory classes.
+func compileSources(ctx context.Context, b *install.Bench, jdk string, sources map[string][]byte) error {
+	args := []string{"-proc:none", "-d", "/work/classes"}
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		if err := errors.Join(b.Mkdir("classes", "out", path.Join("sources", path.Dir(name))), b.Write("sources/"+name, sources[name])); err != nil {
+			return err
+		}
+		args = append(args, "/work/sources/"+name)
+	}
+	if err := b.Write("arguments", argumentFile(args)); err != nil {
+		return err
+	}
+	words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Args: []string{jdkHome + "/bin/javac", "-J-XX:TieredStopAtLevel=1", "@/work/arguments"}})
+	if err != nil {
+		return install.Failed(err, "", words)
+	}
+	return nil
+}
+
+// packCompiler writes the jars and the sources to the directory out.
+func packCompiler(b *install.Bench, out string) error {
+	classes, err := b.Open("classes")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = classes.Close() }()
+	types, err := fs.Glob(classes.FS(), "fre/*.class")
+	if err != nil {
+		return err
+	}
+	fre, javac := newJar(), newJar()
+	for _, name := range types {
+		fre.addFile(classes.FS(), name)
+	}
+	javac.add("META-INF/MANIFEST.MF", []byte(compilerManifest))
+	javac.addAll(classes.FS(), "fre")
+	if err := errors.Join(fre.close(), javac.close(), os.CopyFS(filepath.Join(out, "src"), Source())); err != nil {
+		return err
+	}
+	return write(out, map[string][]byte{"fre.jar": fre.b.Bytes(), compilerJar: javac.b.Bytes()})
 }

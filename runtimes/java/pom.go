@@ -166,17 +166,9 @@ func (p *projectPom) build(m *mavenProject, b *pomBuild) (err error) {
 		}
 	}
 	if len(b.Resources) > 0 {
-		m.resources = nil
-	}
-	for _, r := range b.Resources {
-		if p.expand(r.Filtering) == "true" || r.Target != "" || r.Includes != nil || r.Excludes != nil {
-			return notHere("FRE copies resources without filtering, targetPath, includes and excludes (%s)", r.Directory)
-		}
-		dir, err := p.directory("resource", r.Directory)
-		if err != nil {
+		if m.resources, err = p.resourceDirectories(b.Resources); err != nil {
 			return err
 		}
-		m.resources = append(m.resources, dir)
 	}
 	for i := range b.Plugins {
 		if err := p.plugin(m, &b.Plugins[i]); err != nil {
@@ -186,6 +178,20 @@ func (p *projectPom) build(m *mavenProject, b *pomBuild) (err error) {
 	return nil
 }
 
+func (p *projectPom) resourceDirectories(list []pomResource) (dirs []string, err error) {
+	for _, r := range list {
+		if p.expand(r.Filtering) == "true" || r.Target != "" || r.Includes != nil || r.Excludes != nil {
+			return nil, notHere("FRE copies resources without filtering, targetPath, includes and excludes (%s)", r.Directory)
+		}
+		dir, err := p.directory("resource", r.Directory)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
+}
+
 // plugin refuses a plugin that would change the result, and reads the compiler plugin's settings of
 // the source.
 func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
@@ -193,17 +199,9 @@ func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
 	if strings.TrimSpace(g.Extensions) == "true" {
 		return notHere("the plugin %s extends Maven, and FRE runs no plugins", name)
 	}
-	configs := []*pomConfiguration{&g.Config}
-	for i := range g.Executions {
-		e := &g.Executions[i]
-		if strings.TrimSpace(e.Phase) == "none" {
-			continue
-		}
-		configs = append(configs, &e.Config)
-		unpacks := slices.ContainsFunc(e.Goals, func(goal string) bool { return strings.HasPrefix(strings.TrimSpace(goal), "unpack") })
-		if !harmless.MatchString(name) || unpacks {
-			return notHere("the plugin %s (%s) may change the result, and FRE runs no plugins", name, strings.Join(g.Executions[i].Goals, ", "))
-		}
+	configs, err := g.configurations(name)
+	if err != nil {
+		return err
 	}
 	for _, c := range configs {
 		switch {
@@ -216,6 +214,24 @@ func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
 		}
 	}
 	return nil
+}
+
+// configurations returns the plugin's configuration and the ones of its executions. An execution
+// that may change the result is an error.
+func (g *pomPlugin) configurations(name string) ([]*pomConfiguration, error) {
+	configs := []*pomConfiguration{&g.Config}
+	for i := range g.Executions {
+		e := &g.Executions[i]
+		if strings.TrimSpace(e.Phase) == "none" {
+			continue
+		}
+		configs = append(configs, &e.Config)
+		unpacks := slices.ContainsFunc(e.Goals, func(goal string) bool { return strings.HasPrefix(strings.TrimSpace(goal), "unpack") })
+		if !harmless.MatchString(name) || unpacks {
+			return nil, notHere("the plugin %s (%s) may change the result, and FRE runs no plugins", name, strings.Join(e.Goals, ", "))
+		}
+	}
+	return configs, nil
 }
 
 func (p *projectPom) compiler(m *mavenProject, c *pomConfiguration) error {
@@ -246,6 +262,16 @@ func (p *projectPom) compiler(m *mavenProject, c *pomConfiguration) error {
 		m.processed = false
 	}
 	return nil
+}
+
+// fits returns an error if the project needs a later Java than the JDK of the given version has.
+func (m *mavenProject) fits(jdk string) error {
+	major, _, _ := strings.Cut(jdk, ".")
+	have := javaRelease(major)
+	if have == 0 || m.release <= have {
+		return nil
+	}
+	return &template.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
 }
 
 // directory returns a directory below the project's top.

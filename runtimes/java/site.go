@@ -45,28 +45,11 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 	site := &site{Site: r, step: s}
 	section, ok := lock.Sites[r.Name()].(*Locked)
 	if !ok {
-		of := resolution{pom: project(t.Packages.Of("maven").List, false), shared: true}
-		if t.Packages.Of("maven").File != "" {
-			p, err := parsePom(t.Packages.Of("maven").Text)
-			if err != nil {
-				return nil, err
-			}
-			of.provided = p.provides()
-			if of.pom, of.shared = p.plain(); !of.shared {
-				of.pom = t.Packages.Of("maven").Text // the file may name extensions, which are programs
-			}
-			if of.shared && len(p.Dependencies) == 0 && !of.provided {
-				lock.Sites[r.Name()] = &Locked{LockedPackages: image.LockedPackages{Request: t.Packages.Of("maven").Key(), Packages: []image.LockedPackage{}}}
-				return nil, nil
-			}
+		section, parts, err := site.resolve(ctx, t.Packages.Of("maven"))
+		if err == nil {
+			lock.Sites[r.Name()] = section
 		}
-		s.Report(image.Progress{Step: "packages", Message: "resolve"})
-		parts, provided, err := site.fetch(ctx, of)
-		if err != nil {
-			return nil, err
-		}
-		lock.Sites[r.Name()] = &Locked{image.LockedPackages{Request: t.Packages.Of("maven").Key(), Packages: locked(parts)}, locked(provided)}
-		return inStore(parts), nil
+		return parts, err
 	}
 	all := section.jars()
 	parts := make([]store.Part, len(all))
@@ -76,9 +59,39 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 		part.Hash = p.Hashes[0]
 		parts[i], missing = part, missing || !ok
 	}
-	if !missing {
-		return parts[:len(section.Packages)], nil
+	if missing {
+		return site.install(ctx, section)
 	}
+	return parts[:len(section.Packages)], nil
+}
+
+// resolve returns the lock's section for the requests, and the parts of its jars.
+func (s *site) resolve(ctx context.Context, r *template.Requests) (*Locked, []store.Part, error) {
+	of := resolution{pom: project(r.List, false), shared: true}
+	if r.File != "" {
+		p, err := parsePom(r.Text)
+		if err != nil {
+			return nil, nil, err
+		}
+		of.provided = p.provides()
+		if of.pom, of.shared = p.plain(); !of.shared {
+			of.pom = r.Text // the file may name extensions, which are programs
+		}
+		if of.shared && len(p.Dependencies) == 0 && !of.provided {
+			return &Locked{LockedPackages: image.LockedPackages{Request: r.Key(), Packages: []image.LockedPackage{}}}, nil, nil
+		}
+	}
+	s.step.Report(image.Progress{Step: "packages", Message: "resolve"})
+	jars, provided, err := s.fetch(ctx, of)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &Locked{image.LockedPackages{Request: r.Key(), Packages: locked(jars)}, locked(provided)}, inStore(jars), nil
+}
+
+// install fetches the locked jars, and returns the parts of the jars for the run time.
+func (s *site) install(ctx context.Context, section *Locked) ([]store.Part, error) {
+	all := section.jars()
 	requests := make([]string, len(all))
 	for i, p := range all {
 		group, artifact, classifier := coordinates(p)
@@ -87,8 +100,8 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 			requests[i] += ":" + classifier
 		}
 	}
-	s.Report(image.Progress{Step: "packages", Message: "install", Total: int64(len(parts))})
-	jars, _, err := site.fetch(ctx, resolution{pom: project(requests, true), shared: true, locked: all})
+	s.step.Report(image.Progress{Step: "packages", Message: "install", Total: int64(len(all))})
+	jars, _, err := s.fetch(ctx, resolution{pom: project(requests, true), shared: true, locked: all})
 	if err != nil {
 		return nil, err
 	}
@@ -227,36 +240,17 @@ func (s *site) fetch(ctx context.Context, of resolution) (jars, provided []jarPa
 	if err := errors.Join(b.Write(pomFile, of.pom), b.Mkdir("out")); err != nil {
 		return nil, nil, err
 	}
-	repository, cache := "/work/repository", ""
-	if of.shared {
-		repository, cache = "/run", "maven"
-	}
-	classPath := func(scope string) ([]jarFile, error) {
-		words, err := s.maven(ctx, b, repository, cache, "-Dmdep.outputFile=/work/out/"+scope, "-DincludeScope="+scope, dependencyPlugin+":build-classpath")
-		if err != nil {
-			return nil, failed(err, words)
-		}
-		list, err := b.Read("out/" + scope)
-		if err != nil {
-			return nil, fmt.Errorf("maven: %w", err)
-		}
-		return parseClassPath(string(list), repository)
-	}
-	found, err := classPath("runtime")
+	found, err := s.classPath(ctx, b, of.shared, "runtime")
 	if err != nil {
 		return nil, nil, err
 	}
 	needed := len(found)
 	if of.provided {
-		more, err := classPath("compile")
+		more, err := s.classPath(ctx, b, of.shared, "compile")
 		if err != nil {
 			return nil, nil, err
 		}
-		for _, j := range more {
-			if !slices.Contains(found, j) {
-				found = append(found, j)
-			}
-		}
+		found = append(found, slices.DeleteFunc(more, func(j jarFile) bool { return slices.Contains(found, j) })...)
 	}
 	from, err := s.repository(b, of.shared)
 	if err != nil {
@@ -272,6 +266,23 @@ func (s *site) fetch(ctx context.Context, of resolution) (jars, provided []jarPa
 		s.step.Report(image.Progress{Step: "packages", Name: j.name + " " + j.version, Done: int64(n + 1), Total: int64(len(found))})
 	}
 	return jars[:needed], jars[needed:], nil
+}
+
+// classPath has Maven resolve the bench's project for a scope, "runtime" or "compile".
+func (s *site) classPath(ctx context.Context, b *install.Bench, shared bool, scope string) ([]jarFile, error) {
+	repository, cache := "/work/repository", ""
+	if shared {
+		repository, cache = "/run", "maven"
+	}
+	words, err := s.maven(ctx, b, repository, cache, "-Dmdep.outputFile=/work/out/"+scope, "-DincludeScope="+scope, dependencyPlugin+":build-classpath")
+	if err != nil {
+		return nil, failed(err, words)
+	}
+	list, err := b.Read("out/" + scope)
+	if err != nil {
+		return nil, fmt.Errorf("maven: %w", err)
+	}
+	return parseClassPath(string(list), repository)
 }
 
 // repository opens Maven's local repository. A private repository may hold links that a program of
@@ -365,23 +376,32 @@ func parseClassPath(list, repository string) ([]jarFile, error) {
 		if !ok || !plainPath.MatchString(rel) {
 			return nil, fmt.Errorf("maven: unexpected file %q on the class path", p)
 		}
-		words := strings.Split(rel, "/")
-		n := len(words)
-		version, artifact, group := words[n-2], words[n-3], strings.Join(words[:n-3], ".")
-		stem, isJar := strings.CutSuffix(words[n-1], ".jar")
-		classifier, ok := strings.CutPrefix(stem, artifact+"-"+version)
-		if !isJar || !ok || classifier != "" && (classifier[0] != '-' || len(classifier) == 1) {
-			return nil, fmt.Errorf("maven: %s:%s:%s is %q, not a jar of a released version: use a released version", group, artifact, version, words[n-1])
+		jar, err := parseJarPath(rel)
+		if err != nil {
+			return nil, err
 		}
-		name := group + ":" + artifact
-		if classifier != "" {
-			name += ":" + classifier[1:]
-		}
-		if !slices.ContainsFunc(out, func(j jarFile) bool { return j.path == rel }) {
-			out = append(out, jarFile{name, version, rel})
+		if !slices.Contains(out, jar) {
+			out = append(out, jar)
 		}
 	}
 	return out, nil
+}
+
+// parseJarPath reads the path of a jar in the local repository.
+func parseJarPath(rel string) (jarFile, error) {
+	words := strings.Split(rel, "/")
+	n := len(words)
+	version, artifact, group := words[n-2], words[n-3], strings.Join(words[:n-3], ".")
+	stem, isJar := strings.CutSuffix(words[n-1], ".jar")
+	classifier, ok := strings.CutPrefix(stem, artifact+"-"+version)
+	if !isJar || !ok || classifier != "" && (classifier[0] != '-' || len(classifier) == 1) {
+		return jarFile{}, fmt.Errorf("maven: %s:%s:%s is %q, not a jar of a released version: use a released version", group, artifact, version, words[n-1])
+	}
+	name := group + ":" + artifact
+	if classifier != "" {
+		name += ":" + classifier[1:]
+	}
+	return jarFile{name, version, rel}, nil
 }
 
 // maven runs Maven at the bench, without Maven's shell script, with a local repository and, if
@@ -472,17 +492,7 @@ func (s *site) certificates(ctx context.Context, jdk string) (dir string, err er
 	if _, err := os.Stat(filepath.Join(dir, "cacerts")); err == nil {
 		return dir, nil
 	}
-	b, err := install.NewBench(s.step)
-	if err != nil {
-		return "", err
-	}
-	if err := errors.Join(b.Write("bundle", text), b.Mkdir("out")); err != nil {
-		return "", err
-	}
-	if err := certificates(ctx, b, jdk, "/work/bundle", "/work/out/cacerts"); err != nil {
-		return "", err
-	}
-	made, err := b.Read("out/cacerts")
+	made, err := s.makeCertificates(ctx, jdk, text)
 	if err != nil {
 		return "", err
 	}
@@ -495,6 +505,21 @@ func (s *site) certificates(ctx context.Context, jdk string) (dir string, err er
 		return "", err
 	}
 	return dir, install.Publish(aside, dir)
+}
+
+// makeCertificates converts a bundle of certificates to a JVM's format.
+func (s *site) makeCertificates(ctx context.Context, jdk string, bundle []byte) ([]byte, error) {
+	b, err := install.NewBench(s.step)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(b.Write("bundle", bundle), b.Mkdir("out")); err != nil {
+		return nil, err
+	}
+	if err := certificates(ctx, b, jdk, "/work/bundle", "/work/out/cacerts"); err != nil {
+		return nil, err
+	}
+	return b.Read("out/cacerts")
 }
 
 // noAnswer matches Maven's messages about a faulty request, not a faulty network.
