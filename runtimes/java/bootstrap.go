@@ -72,14 +72,6 @@ func (Runtime) Bootstrap() map[string][]byte {
 	return files
 }
 
-// Files of the bootstrap's directory, besides libfre.so:
-//
-//	fre.jar          fre and fre.bootstrap
-//	fre.jsa          the JVM's image of these and of the JDK's classes that a start loads
-//	warm/Warm.class
-//	warm/warm.jar    Part.class
-const archive = "fre.jsa"
-
 // Pack writes the files of the bootstrap's directory, except the archive, to the directory out,
 // from the compiled classes below classes/fre and classes/warm. The same classes give the same
 // bytes.

@@ -78,17 +78,6 @@ func (r Runtime) BuildCode(ctx context.Context, s *image.Step, _ *template.Templ
 	return filepath.Join(b.Dir, "function"), nil
 }
 
-// argumentFile encodes arguments for javac
-// (docs.oracle.com/en/java/javase/17/docs/specs/man/javac.html, command-line argument files).
-func argumentFile(args []string) []byte {
-	var out []byte
-	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`)
-	for _, a := range args {
-		out = fmt.Appendf(out, "\"%s\"\n", escape.Replace(a))
-	}
-	return out
-}
-
 // sourceDir is the path of the code in a build step.
 const sourceDir = "/work/source/"
 

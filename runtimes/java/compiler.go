@@ -157,3 +157,14 @@ func packCompiler(b *install.Bench, out string) error {
 	}
 	return write(out, map[string][]byte{"fre.jar": fre.b.Bytes(), compilerJar: javac.b.Bytes()})
 }
+
+// argumentFile encodes arguments for javac
+// (docs.oracle.com/en/java/javase/17/docs/specs/man/javac.html, command-line argument files).
+func argumentFile(args []string) []byte {
+	var out []byte
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`)
+	for _, a := range args {
+		out = fmt.Appendf(out, "\"%s\"\n", escape.Replace(a))
+	}
+	return out
+}

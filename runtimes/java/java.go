@@ -99,3 +99,11 @@ func heapMiB(memory int64) int64 {
 
 // jars is the directory of packages in an image.
 const jars = "opt/java"
+
+// Files of the bootstrap's directory, besides libfre.so:
+//
+//	fre.jar          fre and fre.bootstrap
+//	fre.jsa          the JVM's image of these and of the JDK's classes that a start loads
+//	warm/Warm.class
+//	warm/warm.jar    Part.class
+const archive = "fre.jsa"

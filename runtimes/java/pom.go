@@ -411,3 +411,66 @@ func isDir(code fs.FS, name string) bool {
 	info, err := fs.Stat(code, name)
 	return err == nil && info.IsDir()
 }
+
+// pom is a project that FRE writes for Maven (maven.apache.org/pom.html).
+type pom struct {
+	XMLName      xml.Name     `xml:"http://maven.apache.org/POM/4.0.0 project"`
+	ModelVersion string       `xml:"modelVersion"`
+	Group        string       `xml:"groupId"`
+	Artifact     string       `xml:"artifactId"`
+	Version      string       `xml:"version"`
+	Packaging    string       `xml:"packaging"`
+	Properties   properties   `xml:"properties"`
+	Managed      []dependency `xml:"dependencyManagement>dependencies>dependency"`
+	Dependencies []dependency `xml:"dependencies>dependency"`
+}
+
+type properties struct {
+	List []property `xml:",any"`
+}
+
+type property struct {
+	XMLName xml.Name
+	Value   string `xml:",chardata"`
+}
+
+type dependency struct {
+	Group      string      `xml:"groupId"`
+	Artifact   string      `xml:"artifactId"`
+	Version    string      `xml:"version,omitempty"`
+	Classifier string      `xml:"classifier,omitempty"`
+	Type       string      `xml:"type,omitempty"`
+	Scope      string      `xml:"scope,omitempty"`
+	Exclusions []exclusion `xml:"exclusions>exclusion"`
+}
+
+type exclusion struct {
+	Group    string `xml:"groupId"`
+	Artifact string `xml:"artifactId"`
+}
+
+// project returns a pom that depends on requests, "group:artifact:version" or
+// "group:artifact:version:classifier". With alone it excludes the requests' own dependencies. A
+// request that ends with @bom fixes versions of further artifacts.
+func project(requests []string, alone bool) []byte {
+	p := pom{ModelVersion: "4.0.0", Group: "fre", Artifact: "function", Version: "0", Packaging: "pom"}
+	for _, r := range requests {
+		r, bom := strings.CutSuffix(r, "@bom")
+		words := append(strings.Split(r, ":"), "", "")
+		d := dependency{Group: words[0], Artifact: words[1], Version: words[2], Classifier: words[3]}
+		switch {
+		case bom:
+			d.Type, d.Scope = "pom", "import"
+			p.Managed = append(p.Managed, d)
+			continue
+		case alone:
+			d.Exclusions = []exclusion{{"*", "*"}}
+		}
+		p.Dependencies = append(p.Dependencies, d)
+	}
+	out, err := xml.MarshalIndent(p, "", "  ")
+	if err != nil {
+		panic(err) // strings only
+	}
+	return out
+}
