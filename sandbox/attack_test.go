@@ -71,14 +71,14 @@ func TestSpawnerHangs(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners, c.Parked = 1, -1 })
 	root := fretest.Rootfs(t)
 	h.startWithin = 100 * time.Millisecond
-	if err := h.slots[0].s.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+	if err := h.spawners.slots[0].s.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := h.Start(t.Context(), prog(root, "sleep")); !errors.Is(err, errHung) {
 		t.Fatalf("start with a stopped spawner: %v, %v; want %v", s, err, errHung)
 	}
 	h.startWithin = startWithin
-	h.reading.Wait() // the reader is done with the old spawner
+	h.spawners.reading.Wait() // the reader is done with the old spawner
 	if out, _ := run(t, h, prog(root, "args", "again")); out != "again\n" {
 		t.Errorf("after the hang: %q", out)
 	}
@@ -89,13 +89,13 @@ func TestSpawnerHangs(t *testing.T) {
 func TestNoRoomForPidfd(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)
-	sp := h.slots[0].s
+	sp := h.spawners.slots[0].s
 	if err := sp.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	spec := prog(root, "sleep")
 	spec.setDefaults()
-	s := &Sandbox{host: h, number: 1 << 40, pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{})}
+	s := &Sandbox{host: &h.shared, number: 1 << 40, pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{})}
 	if _, err := h.launch(s, &spec); err != nil {
 		t.Fatal(err)
 	}

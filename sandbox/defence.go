@@ -21,7 +21,7 @@ var defenceNames = [...]string{
 func (h *Host) Defences() []string {
 	names := make([]string, 0, len(defenceNames))
 	for i, name := range defenceNames {
-		if Defence(1<<i) != DefenceLandlock || h.landlock.Load() >= landlockScopes {
+		if Defence(1<<i) != DefenceLandlock || h.spawners.landlock.Load() >= landlockScopes {
 			names = append(names, name)
 		}
 	}

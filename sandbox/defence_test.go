@@ -136,8 +136,8 @@ func TestLandlock(t *testing.T) {
 	if out, status := run(t, h, spec); strings.Contains(out, "operation not permitted") != kept {
 		t.Errorf("connect: %q, %+v; want it refused: %v", out, status, kept)
 	}
-	if kept != (h.landlock.Load() >= landlockScopes) {
-		t.Errorf("defences %q with Landlock's ABI %d", h.Defences(), h.landlock.Load())
+	if kept != (h.spawners.landlock.Load() >= landlockScopes) {
+		t.Errorf("defences %q with Landlock's ABI %d", h.Defences(), h.spawners.landlock.Load())
 	}
 	spec.Without = DefenceLandlock
 	if out, status := run(t, h, spec); status.Code != 0 {

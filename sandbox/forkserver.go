@@ -111,16 +111,6 @@ func inodeOf(fd int) (uint64, error) {
 // errNotFork is the reason not to adopt a process: the server is hostile or broken.
 var errNotFork = errors.New("not a fork in new private namespaces")
 
-// newForkServer makes the additional state of a fork server.
-func (h *Host) newForkServer(spec *Spec) (*forkServer, error) {
-	// The namespaces of a fork end a little after the fork, so allow twice as many.
-	file, err := newUserns(h.program, spec.User.HostBase, 2*spec.Forks+16)
-	if err != nil {
-		return nil, fmt.Errorf("fork server of tenant %s: %w", spec.User.Tenant, err)
-	}
-	return &forkServer{userns: file, base: spec.User.HostBase, max: spec.Forks}, nil
-}
-
 // claim verifies pidfd's process: the process is the first in a pid namespace two below the
 // server's, shares no namespace with the server, and is not a fork already. (The pid namespace
 // in between is the server's own: the server can return only to a namespace that its user

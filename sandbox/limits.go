@@ -64,7 +64,7 @@ type bound struct {
 }
 
 // bounds reads the current bounds of the host and of the groups above the engine's.
-func (h *Host) bounds() ([]bound, error) {
+func (h *shared) bounds() ([]bound, error) {
 	memory, err := HostMemory()
 	if err != nil {
 		return nil, err
@@ -155,11 +155,15 @@ func cutLimits(l Limits, bounds []bound) Limits {
 
 // checkFiles refuses too many open files, the only limit that cannot be set above its bound. A
 // sandbox with more memory than the host has may still run.
-func (h *Host) checkFiles(l Limits) error {
+func (h *shared) checkFiles(l Limits) error {
 	if l.Files <= h.maxFiles {
 		return nil
 	}
-	return h.CheckLimits(Limits{Files: l.Files})
+	bounds, err := h.bounds()
+	if err != nil {
+		return err
+	}
+	return checkLimits(Limits{Files: l.Files}, bounds)
 }
 
 // HostMemory returns the host's memory in bytes.
@@ -178,8 +182,4 @@ func hostPids() (int64, error) {
 		return 0, err
 	}
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-}
-
-func (l Limits) cgroup() cgroup.Limits {
-	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids}
 }

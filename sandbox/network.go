@@ -67,10 +67,3 @@ func (w *wayOut) close() error {
 	}
 	return errors.Join(w.network.Close(), os.Remove(w.resolvConf))
 }
-
-// lease is the lease of a network namespace; the zero value is the host's network.
-type lease struct {
-	file   *os.File     // for setns(2); owned by the namespace
-	give   func()       // ends the lease
-	queued func() int64 // bytes in the namespace's netlink sockets
-}

@@ -1,16 +1,11 @@
 package sandbox
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -33,12 +28,15 @@ func Open(cfg Config) (host *Host, err error) {
 		return nil, err
 	}
 	h := &Host{
-		cfg: cfg, log: cfg.Log, own: ranges{first: cfg.OwnBase},
-		ids: map[string]*Sandbox{}, layers: layers{dir: layersDir(cfg.Dir)},
-		wayOut: wayOut{cfg: cfg.Egress, resolvConf: filepath.Join(cfg.Dir, "resolv.conf")},
-		slots:  make([]slot, cfg.Spawners), startWithin: startWithin,
+		shared: shared{
+			log: cfg.Log, own: ranges{first: cfg.OwnBase}, startWithin: startWithin, ids: map[string]*Sandbox{},
+		},
+		cfg:      cfg,
+		layers:   layers{dir: layersDir(cfg.Dir)},
+		wayOut:   wayOut{cfg: cfg.Egress, resolvConf: filepath.Join(cfg.Dir, "resolv.conf")},
+		spawners: spawners{slots: make([]slot, cfg.Spawners)},
 	}
-	h.wayOut.cfg.Busy = h.Busy
+	h.wayOut.cfg.Busy, h.spawners.host = h.Busy, &h.shared
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -69,63 +67,8 @@ func Open(cfg Config) (host *Host, err error) {
 	if err := h.startSpawners(); err != nil {
 		return nil, err
 	}
-	h.parked = openParked(h, h.cfg.PoolSize, h.cfg.Parked)
+	h.parked = openParked(&h.shared, h.park, h.cfg.PoolSize, h.cfg.Parked)
 	return h, nil
-}
-
-// complete sets the defaults of a Config.
-func (cfg *Config) complete() (err error) {
-	if cfg.Dir == "" {
-		return errors.New("sandbox: Config.Dir is required")
-	}
-	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
-		return err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Egress.Log == nil {
-		cfg.Egress.Log = cfg.Log
-	}
-	// Names on the host for the engine of this directory.
-	sum := sha256.Sum256([]byte(cfg.Dir))
-	name := "fre-" + hex.EncodeToString(sum[:6])
-	cfg.CgroupParent = cmp.Or(cfg.CgroupParent, name)
-	cfg.Egress.Name = cmp.Or(cfg.Egress.Name, name[:15]) // the most bytes in the name of a link
-	// A spawner waits for each child's execve. Slowest of 256 starts at once on two CPUs,
-	// in ms, one spawner/two spawners: 530/457, 1062/763, 814/748, 771/824; of 64 starts:
-	// 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst on a busy machine). The difference
-	// is noise, but with two spawners the death of one costs only half of the sandboxes.
-	cfg.Spawners = cmp.Or(cfg.Spawners, min(2, runtime.NumCPU()))
-	cfg.OwnBase = cmp.Or(cfg.OwnBase, 0x80000000)
-	return nil
-}
-
-// sizePools sets the default sizes of the pools. If memory or process ids do not suffice,
-// sizePools reduces the sizes and logs a warning.
-func (cfg *Config) sizePools(memory, pids int64) {
-	cut := func(what string, want, least int) int {
-		most := max(roomFor(want, memory, pids), least)
-		if most < want {
-			cfg.Log.Warn("fewer are kept ready than configured: the host has no room for more", "what", what, "configured", want, "at_most", most,
-				"memory_bytes", memory, "process_ids", pids)
-		}
-		return most
-	}
-	if cfg.PoolSize == 0 {
-		cfg.PoolSize = 16
-	}
-	cfg.PoolSize = cut("cgroups and network namespaces", cfg.PoolSize, 1)
-	if cfg.Parked == 0 {
-		cfg.Parked = 4 * cfg.PoolSize
-	}
-	cfg.Parked = cut("parked sandboxes", max(cfg.Parked, 0), 0)
-}
-
-// roomFor reduces a number of ready objects, each at most as large as a parked sandbox, to the
-// room of the host: a twentieth of the memory, an eighth of the process ids.
-func roomFor(want int, memory, pids int64) int {
-	return int(min(int64(want), memory/20/parkedBytes, pids/8))
 }
 
 // openHelpers starts the thread that enters namespaces, and opens the spawner's program and the
@@ -137,8 +80,9 @@ func (h *Host) openHelpers() (err error) {
 	if h.program, err = openProgram(); err != nil {
 		return err
 	}
-	h.tenants = tenants{program: h.program, users: map[string]*userns{}}
-	h.filters, err = newFilters()
+	h.tenants = tenants{program: h.program, users: map[string]*tenantUserns{}}
+	h.spawners.program = h.program
+	h.spawners.filters, err = newFilters()
 	return err
 }
 
@@ -175,8 +119,8 @@ func openDevices(dev string) (*os.File, error) {
 }
 
 func (h *Host) startSpawners() error {
-	for i := range h.slots {
-		s, err := h.spawner(uint64(i))
+	for i := range h.spawners.slots {
+		s, err := h.spawners.pick(uint64(i))
 		if err != nil {
 			return err
 		}
@@ -203,7 +147,8 @@ func (h *Host) Close() error {
 	if h.parked != nil {
 		h.parked.close()
 	}
-	h.stopSpawners()
+	h.spawners.stop()
+	h.ending.Wait()
 	if h.visitor != nil {
 		h.visitor.close()
 	}
@@ -216,21 +161,11 @@ func (h *Host) Close() error {
 	}
 	err = errors.Join(err, h.wayOut.close())
 	h.tenants.close()
-	for _, f := range []*os.File{h.program, h.filters, h.devices} {
+	for _, f := range []*os.File{h.program, h.spawners.filters, h.devices} {
 		_ = f.Close()
 	}
 	if h.proc != nil {
 		err = errors.Join(err, h.proc.close())
 	}
 	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(procDir(h.cfg.Dir)), removeMounts(h.layers.dir))
-}
-
-func (h *Host) stopSpawners() {
-	for i := range h.slots {
-		if s := h.slots[i].s; s != nil {
-			_ = s.conn.Close() // the spawner ends at end of file; the reader waits for that
-		}
-	}
-	h.reading.Wait()
-	h.ending.Wait()
 }

@@ -85,7 +85,8 @@ func mountedDirOf(path string) (mountedDir, error) {
 // parkedSandboxes are the parked sandboxes of a host. Pools of attached parked sandboxes form for
 // earlier starts with Spec.Repeats, and grow with recent demand.
 type parkedSandboxes struct {
-	host     *Host
+	host     *shared
+	create   func(*Spec) (*parkedSandbox, error)
 	max      int64        // most sandboxes, bare and attached together
 	parked   atomic.Int64 // sandboxes parked or being made
 	attached atomic.Int64 // attached ones among them, at most three quarters of max
@@ -106,33 +107,32 @@ type ParkedStats struct {
 	Died           uint64 // ended while parked, and since replaced
 }
 
-// Parked counts the sandboxes parked now.
-func (h *Host) Parked() ParkedStats {
-	var s ParkedStats
-	s.Bare, _ = h.parked.bare.Len()
-	h.parked.mu.Lock()
-	defer h.parked.mu.Unlock()
-	for _, p := range h.parked.pools {
+// stats counts the sandboxes parked now.
+func (s *parkedSandboxes) stats() ParkedStats {
+	var now ParkedStats
+	now.Bare, _ = s.bare.Len()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pools {
 		ready, _ := p.Len()
-		s.Attached += ready
+		now.Attached += ready
 	}
-	s.Died = h.parked.died.Load()
-	return s
+	now.Died = s.died.Load()
+	return now
 }
 
 // attachedIdle is the half-life of attached parked sandboxes without starts: all parked
 // sandboxes stay for one minute, and every further minute halves their number.
 const attachedIdle = time.Minute
 
-// parkedBytes is the most kernel memory of an attached parked sandbox, network namespace
-// included. A bare parked sandbox takes a tenth.
-const parkedBytes = 512 << 10
-
-func openParked(h *Host, ready, most int) *parkedSandboxes {
+// openParked makes the pools. create makes a parked sandbox: bare if the Spec is nil, else
+// attached.
+func openParked(h *shared, create func(*Spec) (*parkedSandbox, error), ready, most int) *parkedSandboxes {
 	s := &parkedSandboxes{
-		host: h, max: int64(most), pools: map[furnishing]*pool.Pool[*parkedSandbox]{},
+		host: h, create: create, max: int64(most), pools: map[furnishing]*pool.Pool[*parkedSandbox]{},
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
+	h.replaceParked = s.check
 	s.bare = s.pool("bare parked sandboxes", min(ready, most), most, nil, furnishing{})
 	go s.forget()
 	return s
@@ -152,7 +152,7 @@ func (s *parkedSandboxes) pool(name string, ready, most int, spec *Spec, of furn
 			if !s.admit(spec != nil) {
 				return nil, pool.ErrFull
 			}
-			ps, err := s.host.park(spec)
+			ps, err := s.create(spec)
 			if err != nil {
 				s.left(spec != nil)
 			}

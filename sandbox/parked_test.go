@@ -204,7 +204,7 @@ func TestParkedTooBig(t *testing.T) {
 func TestParkedHoldsTooMuch(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners, c.Parked = 1, 1 })
 	waitParked(t, h, someBare)
-	sp := h.slots[0].s
+	sp := h.spawners.slots[0].s
 	sp.mu.Lock()
 	parked := slices.Collect(maps.Values(sp.live))
 	sp.mu.Unlock()
@@ -299,7 +299,7 @@ func TestParkedSandboxesDie(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)
 	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
-	sp := h.slots[0].s
+	sp := h.spawners.slots[0].s
 	sp.mu.Lock()
 	waiting := slices.Collect(maps.Values(sp.live))
 	sp.mu.Unlock()
@@ -332,7 +332,7 @@ func TestParkedSandboxesDie(t *testing.T) {
 func TestParkedDiesUnread(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
-	sp := h.slots[0].s
+	sp := h.spawners.slots[0].s
 	sp.mu.Lock()
 	parked := slices.Collect(maps.Values(sp.live))
 	sp.mu.Unlock()
@@ -431,8 +431,8 @@ func TestParkedSandboxHoldsNothing(t *testing.T) {
 	warmUp(t, h, prog(root, "args"))
 	waitParked(t, h, someBare)
 	var parked []*Sandbox
-	for i := range h.slots {
-		sp := h.slots[i].s
+	for i := range h.spawners.slots {
+		sp := h.spawners.slots[i].s
 		sp.mu.Lock()
 		for _, sb := range sp.live {
 			if sb.parked.Load() {

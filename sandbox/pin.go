@@ -22,7 +22,7 @@ func (s *Sandbox) unpinLater(more int) {
 		return
 	}
 	s.unpin = time.AfterFunc(pinnedFor, func() {
-		if more > 0 && s.host.Busy() {
+		if more > 0 && s.host.busy() {
 			s.unpinLater(more - 1)
 		} else {
 			s.unpinNow()

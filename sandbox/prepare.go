@@ -26,12 +26,6 @@ func (h *Host) join(s *Sandbox, m *startMessage, l cgroup.Limits) (err error) {
 	return nil
 }
 
-func (spec *Spec) cgroup() cgroup.Limits {
-	l := spec.Limits.cgroup()
-	l.Background = spec.Background
-	return l
-}
-
 // furnish adds all that distinguishes an attached parked sandbox from a bare one: network,
 // mounts, identity. The message owns these objects until the sandbox does (own).
 func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
@@ -75,7 +69,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 func (h *Host) furnishUser(s *Sandbox, m *startMessage, spec *Spec) (*os.File, uint32, error) {
 	user, base, err := h.identity(m, spec.User)
 	if err == nil && spec.Forks > 0 {
-		if s.server, err = h.newForkServer(spec); err == nil {
+		if s.server, err = newForkServer(h.program, spec); err == nil {
 			user = s.server.userns
 		}
 	}
@@ -104,7 +98,7 @@ func (h *Host) furnishUser(s *Sandbox, m *startMessage, spec *Spec) (*os.File, u
 // message owns both until the sandbox owns them.
 func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
 	if !u.Own {
-		file, err := h.tenants.userns(u)
+		file, err := h.tenants.namespace(u)
 		return file, u.HostBase, err
 	}
 	base, err := h.own.acquire()
@@ -292,4 +286,14 @@ func (h *Host) leaseNetwork(spec *Spec) (lease, error) {
 		return lease{}, err
 	}
 	return lease{s.File(), func() { h.networks.Release(s) }, s.Queued}, nil
+}
+
+// newForkServer makes the additional state of a fork server.
+func newForkServer(program *os.File, spec *Spec) (*forkServer, error) {
+	// The namespaces of a fork end a little after the fork, so allow twice as many.
+	file, err := newUserns(program, spec.User.HostBase, 2*spec.Forks+16)
+	if err != nil {
+		return nil, fmt.Errorf("fork server of tenant %s: %w", spec.User.Tenant, err)
+	}
+	return &forkServer{userns: file, base: spec.User.HostBase, max: spec.Forks}, nil
 }

@@ -48,8 +48,8 @@ func TestSpawnerKilled(t *testing.T) {
 		s, _ := startReady(t, h, prog(root, "sleep"))
 		all = append(all, s)
 	}
-	for i := range h.slots {
-		if err := h.slots[i].s.cmd.Process.Kill(); err != nil {
+	for i := range h.spawners.slots {
+		if err := h.spawners.slots[i].s.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 	}

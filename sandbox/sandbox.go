@@ -37,7 +37,7 @@ const (
 // Sandbox is one isolated process tree. Its methods are safe for concurrent use, even after the
 // end of the sandbox. A sandbox frees all its resources when it ends.
 type Sandbox struct {
-	host   *Host
+	host   *shared
 	id     string // "" while parked
 	number uint64 // number in the protocol of the spawner
 	kind   StartKind
@@ -342,7 +342,7 @@ func (s *Sandbox) exited(r report) {
 		s.release()
 		close(s.done)
 		if s.parked.Load() {
-			s.host.parked.check() // make another parked sandbox
+			s.host.replaceParked()
 		}
 	})
 }
@@ -409,12 +409,12 @@ func (s *Sandbox) closeFiles() *procView {
 	return s.view
 }
 
-func (h *Host) newSandbox(kind StartKind) *Sandbox {
-	return &Sandbox{
-		host: h, number: h.next.Add(1), kind: kind,
-		pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{}),
-	}
-}
-
 // errSpawnerGone is the error of a start if the spawner ended before its answer.
 var errSpawnerGone = errors.New("spawner has ended")
+
+// lease is the lease of a network namespace; the zero value is the host's network.
+type lease struct {
+	file   *os.File     // for setns(2); owned by the namespace
+	give   func()       // ends the lease
+	queued func() int64 // bytes in the namespace's netlink sockets
+}

@@ -100,7 +100,7 @@ func (s *Scratch) open() (int, error) {
 			[2]string{"nr_inodes", strconv.FormatInt(s.Inodes, 10)},
 			[2]string{"mode", "0700"})
 	}
-	fd, err := unix.Open(s.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(unix.AT_FDCWD, s.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", s.Dir, err)
 	}

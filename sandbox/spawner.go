@@ -7,15 +7,67 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// spawners are the spawner processes of a host.
+type spawners struct {
+	host     *shared
+	program  *os.File       // fre-spawner
+	filters  *os.File       // system call filters
+	landlock atomic.Uint32  // ABI of Landlock, 0 without Landlock
+	reading  sync.WaitGroup // readers of spawners
+	slots    []slot
+}
+
+// slot holds one of the spawners. The next start replaces a spawner that has ended.
+type slot struct {
+	mu sync.Mutex
+	s  *spawner
+}
+
+// startWithin bounds the wait for a spawner's answer, which normally takes a millisecond. A
+// spawner that is stopped or stuck in the kernel must not block the engine.
+const startWithin = time.Minute
+
+// pick returns the spawner for a turn, and restarts a spawner that has ended.
+func (p *spawners) pick(turn uint64) (*spawner, error) {
+	slot := &p.slots[turn%uint64(len(p.slots))]
+	slot.mu.Lock()
+	defer slot.mu.Unlock()
+	if slot.s != nil && !slot.s.ended() {
+		return slot.s, nil
+	}
+	s, err := p.newSpawner()
+	if err != nil {
+		return nil, err
+	}
+	slot.s = s
+	p.reading.Go(func() {
+		if err := s.read(); !errors.Is(err, net.ErrClosed) {
+			p.host.log.Error("spawner ended, and all its sandboxes", "error", err)
+		}
+	})
+	return s, nil
+}
+
+// stop ends the spawners, and returns after their sandboxes have got their ends.
+func (p *spawners) stop() {
+	for i := range p.slots {
+		if s := p.slots[i].s; s != nil {
+			_ = s.conn.Close() // the spawner ends at end of file; the reader waits for that
+		}
+	}
+	p.reading.Wait()
+}
+
 // spawner is one running fre-spawner and the socket to it.
 type spawner struct {
-	host *Host
+	host *shared
 	cmd  *exec.Cmd
 	conn *net.UnixConn
 
@@ -28,7 +80,7 @@ type spawner struct {
 const socketBuffer = 1 << 20
 
 // newSpawner runs fre-spawner and waits for the end of its set-up.
-func newSpawner(host *Host) (*spawner, error) {
+func (p *spawners) newSpawner() (*spawner, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
@@ -45,7 +97,7 @@ func newSpawner(host *Host) (*spawner, error) {
 	}
 	conn := generic.(*net.UnixConn)
 
-	cmd := spawnerCommand(host.program, []*os.File{theirs, host.filters}, "spawn")
+	cmd := spawnerCommand(p.program, []*os.File{theirs, p.filters}, "spawn")
 	// The spawner is pid 1 of its own namespace: when the spawner ends, for any reason, the
 	// kernel kills every sandbox.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
@@ -54,22 +106,25 @@ func newSpawner(host *Host) (*spawner, error) {
 		return nil, fmt.Errorf("start spawner: %w", err)
 	}
 	_ = theirs.Close()
-	s := &spawner{host: host, cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
-	if err := s.hello(); err != nil {
+	s := &spawner{host: p.host, cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
+	abi, err := s.hello()
+	if err != nil {
 		_ = s.conn.Close()
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
 		return nil, err
 	}
+	p.landlock.Store(abi)
 	return s, nil
 }
 
 // helloWithin bounds a spawner's set-up, which takes a millisecond.
 const helloWithin = 10 * time.Second
 
-func (s *spawner) hello() error {
+// hello waits for the end of the set-up, and returns the ABI of Landlock.
+func (s *spawner) hello() (landlock uint32, err error) {
 	if err := s.conn.SetReadDeadline(time.Now().Add(helloWithin)); err != nil {
-		return fmt.Errorf("wait for spawner: %w", err)
+		return 0, fmt.Errorf("wait for spawner: %w", err)
 	}
 	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
 	r, _, fd, err := s.receive(make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4)))
@@ -78,14 +133,13 @@ func (s *spawner) hello() error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("wait for spawner: %w", err)
+		return 0, fmt.Errorf("wait for spawner: %w", err)
 	case r.Kind == kindFailed:
-		return &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
+		return 0, &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
 	case r.Kind != kindHello:
-		return fmt.Errorf("spawner said %#x: %w", r.Kind, unix.EBADMSG)
+		return 0, fmt.Errorf("spawner said %#x: %w", r.Kind, unix.EBADMSG)
 	}
-	s.host.landlock.Store(r.Detail)
-	return nil
+	return r.Detail, nil
 }
 
 // receive reads one report and its fd, -1 if none.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/sandbox/cgroup"
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
@@ -376,4 +377,14 @@ func checkSecrets(all []Secret) error {
 		}
 	}
 	return nil
+}
+
+func (l Limits) cgroup() cgroup.Limits {
+	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids}
+}
+
+func (spec *Spec) cgroup() cgroup.Limits {
+	l := spec.Limits.cgroup()
+	l.Background = spec.Background
+	return l
 }

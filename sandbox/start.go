@@ -52,7 +52,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 // Busy reports whether starts are in progress, or ended within the last 20 ms. Starts with
 // Background or Opens do not count. Background work should wait while the host is busy.
 func (h *Host) Busy() bool {
-	return h.starts.Load() > 0 || monotonic()-h.lastStart.Load() < int64(20*time.Millisecond)
+	return h.busy()
 }
 
 // begun completes every successful start.
@@ -111,7 +111,7 @@ func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 
 // send sends a message to a spawner. After an error the caller releases s.
 func (h *Host) send(s *Sandbox, m *startMessage) (*spawner, error) {
-	sp, err := h.spawner(s.number)
+	sp, err := h.spawners.pick(s.number)
 	if err != nil {
 		return nil, err
 	}

@@ -12,37 +12,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ranges allocates ranges of host ids to sandboxes with User.Own.
-type ranges struct {
-	first uint32
+// tenants holds the user namespace of each tenant.
+type tenants struct {
+	program *os.File // fre-spawner
 
-	mu   sync.Mutex
-	next uint32   // number of ranges allocated so far
-	free []uint32 // released ranges
+	mu    sync.Mutex
+	users map[string]*tenantUserns
 }
 
-func (r *ranges) acquire() (uint32, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n := len(r.free); n > 0 {
-		base := r.free[n-1]
-		r.free = r.free[:n-1]
-		return base, nil
-	}
-	base := r.first + r.next*idCount
-	if base < r.first || base > math.MaxUint32-idCount {
-		return 0, fmt.Errorf("no host ids left above %d: %w", r.first, unix.EAGAIN)
-	}
-	r.next++
-	return base, nil
+// tenantUserns is a tenant's user namespace, made once.
+type tenantUserns struct {
+	base uint32
+	once sync.Once
+	file *os.File
+	err  error
 }
 
-// release frees the range of a sandbox that has ended. Files that the sandbox left on disk have
-// mapped ids, not ids of the range.
-func (r *ranges) release(base uint32) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.free = append(r.free, base)
+// namespace returns the tenant's user namespace; the tenant's first sandbox makes the namespace.
+func (t *tenants) namespace(u User) (*os.File, error) {
+	if u.HostBase > math.MaxUint32-idCount {
+		return nil, fmt.Errorf("tenant %s: host id %d leaves no room for %d ids: %w", u.Tenant, u.HostBase, idCount, unix.EINVAL)
+	}
+	t.mu.Lock()
+	n := t.users[u.Tenant]
+	if n == nil {
+		n = &tenantUserns{base: u.HostBase}
+		t.users[u.Tenant] = n
+	}
+	t.mu.Unlock()
+	if n.base != u.HostBase {
+		return nil, fmt.Errorf("tenant %s: host ids begin at %d, not %d: %w", u.Tenant, n.base, u.HostBase, unix.EINVAL)
+	}
+	n.once.Do(func() { n.file, n.err = newUserns(t.program, u.HostBase, 0) })
+	if n.err != nil {
+		t.mu.Lock()
+		delete(t.users, u.Tenant) // so that the next start tries again
+		t.mu.Unlock()
+		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
+	}
+	return n.file, nil
+}
+
+// close closes the user namespaces. No start is in progress.
+func (t *tenants) close() {
+	for _, u := range t.users {
+		_ = u.file.Close() // of a nil file: an error
+	}
 }
 
 // CanMap returns nil if the file system of dir supports Mount.Mapped, else the reason.
@@ -112,7 +127,7 @@ func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.
 			return nil, fmt.Errorf("map ids: %w", err)
 		}
 	}
-	fd, err := unix.Open(proc+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(unix.AT_FDCWD, proc+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open user namespace: %w", err)
 	}
@@ -126,52 +141,4 @@ func errnoOf(err error) error {
 		return unix.Errno(exit.ExitCode())
 	}
 	return err
-}
-
-// tenants holds the user namespace of each tenant.
-type tenants struct {
-	program *os.File // fre-spawner
-
-	mu    sync.Mutex
-	users map[string]*userns
-}
-
-// userns is a tenant's user namespace, made once.
-type userns struct {
-	base uint32
-	once sync.Once
-	file *os.File
-	err  error
-}
-
-// userns returns the tenant's user namespace; the tenant's first sandbox makes the namespace.
-func (t *tenants) userns(u User) (*os.File, error) {
-	if u.HostBase > math.MaxUint32-idCount {
-		return nil, fmt.Errorf("tenant %s: host id %d leaves no room for %d ids: %w", u.Tenant, u.HostBase, idCount, unix.EINVAL)
-	}
-	t.mu.Lock()
-	n := t.users[u.Tenant]
-	if n == nil {
-		n = &userns{base: u.HostBase}
-		t.users[u.Tenant] = n
-	}
-	t.mu.Unlock()
-	if n.base != u.HostBase {
-		return nil, fmt.Errorf("tenant %s: host ids begin at %d, not %d: %w", u.Tenant, n.base, u.HostBase, unix.EINVAL)
-	}
-	n.once.Do(func() { n.file, n.err = newUserns(t.program, u.HostBase, 0) })
-	if n.err != nil {
-		t.mu.Lock()
-		delete(t.users, u.Tenant) // so that the next start tries again
-		t.mu.Unlock()
-		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
-	}
-	return n.file, nil
-}
-
-// close closes the user namespaces. No start is in progress.
-func (t *tenants) close() {
-	for _, u := range t.users {
-		_ = u.file.Close() // of a nil file: an error
-	}
 }

@@ -17,7 +17,7 @@ type visitor struct {
 func newVisitor() (*visitor, error) {
 	v := &visitor{home: map[int]int{}}
 	for kind, name := range map[int]string{unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWUTS: "uts", unix.CLONE_NEWNET: "net"} {
-		fd, err := unix.Open("/proc/thread-self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Openat(unix.AT_FDCWD, "/proc/thread-self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			v.close()
 			return nil, fmt.Errorf("open own %s namespace: %w", name, err)
@@ -54,7 +54,7 @@ func (v *visitor) visit(pidfd, flags int, f func() error) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare working directory: %w", err)
 	}
-	dir, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := unix.Openat(unix.AT_FDCWD, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open working directory: %w", err)
 	}

@@ -190,8 +190,8 @@ func TestMalformedStart(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m := whole()
 			test.change(m)
-			sb := &Sandbox{host: h, number: m.header.ID, pidfd: -1, tmp: -1, ready: make(chan struct{})}
-			if err := h.slots[0].s.start(sb, m); err != nil {
+			sb := &Sandbox{host: &h.shared, number: m.header.ID, pidfd: -1, tmp: -1, ready: make(chan struct{})}
+			if err := h.spawners.slots[0].s.start(sb, m); err != nil {
 				t.Fatal(err)
 			}
 			<-sb.ready
