@@ -20,103 +20,16 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Load reads an archive of images, uncompressed or packed with gzip or zstd: the output of docker
-// save (manifest.json, with layers in directories or in blobs/) or an OCI layout (index.json). It
-// returns the images in the archive's order, each with the names that the archive gives. A name
-// that another image had moves to the new image.
-//
-// After an error the store holds no image that it did not hold before. Errors: ErrArchive,
-// ErrLayer, ErrLimit, ErrPlatform, ErrReference, and any errno.
-func Load(ctx context.Context, s *store.Store, r io.Reader, o Options) ([]*store.Image, error) {
-	images, err := load(ctx, s, r, o)
-	if err != nil {
-		return nil, fmt.Errorf("load: %w", reason(ctx, err))
-	}
-	return images, nil
-}
-
-func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*store.Image, err error) {
-	defer s.Hold()()
-	j := newJob(s, o)
-	a, err := j.spool(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	defer a.remove()
-	images, err := a.images()
-	if err != nil {
-		return nil, err
-	}
-	manifests := make([]store.Manifest, len(images)) // all manifests first: a client sees all images or none
-	for n, i := range images {
-		if manifests[n], err = j.manifest(ctx, i.source); err != nil {
-			return nil, fmt.Errorf("%s: %w", i.title(), err)
-		}
-	}
-	before := s.Images()
-	out := make([]*store.Image, 0, len(images))
-	defer func() {
-		if err != nil {
-			j.forget(ctx, before, out)
-		}
-	}()
-	for n, i := range images {
-		img, err := j.put(ctx, manifests[n])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", i.title(), err)
-		}
-		out = append(out, img)
-	}
-	for n, i := range images { // names last: all or none
-		if o.Nameless {
-			i.names = nil
-		}
-		named, err := j.name(ctx, out[n], i.names)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", i.title(), err)
-		}
-		loaded := *named // a copy without the image's older names
-		loaded.Names = i.names
-		out[n] = &loaded
-	}
-	return out, nil
-}
-
-// reason returns the cause of ctx's end, if ctx has ended, instead of the error that the end
-// caused.
-func reason(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
-}
-
-// forget removes the images that a failed call has made. An image that a concurrent call has made
-// as well, or named, stays.
-func (j *job) forget(ctx context.Context, before, made []*store.Image) {
-	ctx = context.WithoutCancel(ctx)
-	puts := make(map[store.Digest]int)
-	for _, img := range made {
-		puts[img.Digest]++
-	}
-	for _, img := range before {
-		delete(puts, img.Digest)
-	}
-	for d, n := range puts {
-		_ = j.store.RemovePut(ctx, d, n) // after an error the image stays without a name, for prune
-	}
-}
-
 // archive is an image archive. Its files are unpacked into a scratch directory under numbers,
 // because their order and the number of their uses are known only at the end of the archive.
 type archive struct {
 	dir   string
-	files map[string]packed // by clean name
+	files map[string]spooled // by clean name
 	links map[string]string
 	held  int64 // bytes in memory: names, manifests and configurations
 }
 
-type packed struct {
+type spooled struct {
 	path string
 	size int64
 }
@@ -146,7 +59,7 @@ func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &archive{dir: dir, files: map[string]packed{}, links: map[string]string{}}
+	a := &archive{dir: dir, files: map[string]spooled{}, links: map[string]string{}}
 	defer func() {
 		if err != nil {
 			a.remove()
@@ -215,14 +128,14 @@ func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int6
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	a.files[name] = packed{f.Name(), size}
+	a.files[name] = spooled{f.Name(), size}
 	return nil
 }
 
 func (a *archive) remove() { _ = os.RemoveAll(a.dir) } // the store's next Open removes leftovers
 
 // find returns the file of a name. It follows the archive's own symlinks.
-func (a *archive) find(name string) (packed, error) {
+func (a *archive) find(name string) (spooled, error) {
 	clean := path.Clean(name)
 	for range 8 {
 		if f, ok := a.files[clean]; ok {
@@ -234,7 +147,7 @@ func (a *archive) find(name string) (packed, error) {
 		}
 		clean = target
 	}
-	return packed{}, fmt.Errorf("%w: %s is named but missing: save the image again", ErrArchive, clip(name))
+	return spooled{}, fmt.Errorf("%w: %s is named but missing: save the image again", ErrArchive, clip(name))
 }
 
 func (a *archive) blob(name string) (blob, error) {
@@ -273,7 +186,7 @@ func (i *archived) title() string {
 	return short(digestOf(i.config))
 }
 
-func (a *archive) images() ([]archived, error) {
+func (a *archive) parse() ([]archived, error) {
 	if _, ok := a.files["manifest.json"]; ok {
 		return a.docker()
 	}
@@ -281,13 +194,6 @@ func (a *archive) images() ([]archived, error) {
 		return a.layout()
 	}
 	return nil, fmt.Errorf("%w: neither manifest.json nor index.json: write the archive with docker save or fre image save; load a plain file system with import", ErrArchive)
-}
-
-// dockerImage is an entry of manifest.json (moby, image/tarexport).
-type dockerImage struct {
-	Config   string
-	RepoTags []string
-	Layers   []string
 }
 
 func (a *archive) docker() ([]archived, error) {
@@ -329,13 +235,6 @@ func (a *archive) docker() ([]archived, error) {
 	return out, nil
 }
 
-// Two annotations name an image of a layout: the OCI image-spec's, often a version only, and
-// containerd's.
-const (
-	annotationRef  = "org.opencontainers.image.ref.name"
-	annotationName = "io.containerd.image.name"
-)
-
 func (a *archive) layout() ([]archived, error) {
 	b, err := a.read("index.json")
 	if err != nil {
@@ -366,7 +265,7 @@ func (a *archive) index(b []byte, names []string, depth int, out *[]archived) er
 			continue
 		}
 		names := slices.Concat(names, annotated(d.Annotations))
-		b, err := a.content(d.Digest)
+		b, err := a.checkedBlob(d.Digest)
 		if err != nil {
 			return err
 		}
@@ -401,7 +300,7 @@ func (a *archive) manifest(b []byte) (archived, error) {
 	}
 	var i archived
 	var err error
-	if i.config, err = a.content(m.Config.Digest); err != nil {
+	if i.config, err = a.checkedBlob(m.Config.Digest); err != nil {
 		return archived{}, err
 	}
 	for _, d := range m.Layers {
@@ -414,10 +313,8 @@ func (a *archive) manifest(b []byte) (archived, error) {
 	return i, nil
 }
 
-func blobPath(d v1.Hash) string { return "blobs/" + d.Algorithm + "/" + d.Hex }
-
-// content reads a small blob and checks its digest. Layers are checked by their diff ids.
-func (a *archive) content(d v1.Hash) ([]byte, error) {
+// checkedBlob reads a small blob and checks its digest. Layers are checked by their diff ids.
+func (a *archive) checkedBlob(d v1.Hash) ([]byte, error) {
 	b, err := a.read(blobPath(d))
 	if err != nil {
 		return nil, err
@@ -437,19 +334,4 @@ func annotated(a map[string]string) []string {
 		}
 	}
 	return nil
-}
-
-// Familiar drops the parts of a name that docker hides: Docker Hub's host, and "library/" before a
-// single component. "docker.io/library/alpine:3" is "alpine:3" in the store.
-func Familiar(name string) string {
-	for _, host := range []string{"docker.io/", "index.docker.io/", "registry-1.docker.io/"} {
-		if rest, ok := strings.CutPrefix(name, host); ok {
-			name = rest
-			break
-		}
-	}
-	if official, ok := strings.CutPrefix(name, "library/"); ok && !strings.Contains(official, "/") {
-		return official
-	}
-	return name
 }

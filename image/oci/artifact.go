@@ -1,48 +1,19 @@
 package oci
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
-
-// An image that FRE built is stored at a registry as an OCI artifact (OCI image-spec, manifest.md,
-// "Guidelines for Artifact Usage"). The layers are the image's parts:
-//
-//	manifest   artifactType mediaImage
-//	  config   mediaManifest: the store's manifest, byte for byte: its digest is the image's digest
-//	  layers   mediaPart: one for each part of the image, in order (part.go)
-//
-// So the digest of the configuration fixes the trees, and their digests fix the files. The
-// annotations serve people, oras and the check of the platform.
-const (
-	mediaImage    = "application/vnd.fre.image.v1+json"
-	mediaManifest = "application/vnd.fre.manifest.v1+json"
-	mediaPart     = "application/vnd.fre.part.v1.tar+zstd"
-
-	annotationPlatform = "fre.platform" // "linux/amd64"
-	annotationTitle    = "org.opencontainers.image.title"
-)
-
-// ordinary reports whether the image came from elsewhere. Such an image is sent unchanged.
-func ordinary(img *store.Image) bool {
-	c, err := image.ConfigOf(img)
-	return err == nil && c.Container != nil
-}
 
 // artifact is an incoming image that FRE built.
 type artifact struct {
@@ -180,64 +151,4 @@ func (j *job) part(ctx context.Context, p store.Part, l blob) error {
 		return err
 	}
 	return j.remember(ctx, partKey(p.Tree), p.Tree, *l.packed)
-}
-
-// partKey names a tree's archive in the store's memory, as a diff id names a layer's.
-func partKey(tree store.Digest) string { return "part:" + string(tree) }
-
-// partTitle is a part's name for people and for file names.
-func partTitle(p store.Part) string {
-	words := slices.DeleteFunc([]string{p.Kind, p.Name, p.Version}, func(s string) bool { return s == "" })
-	return strings.ReplaceAll(strings.Join(words, "-"), "/", "-")
-}
-
-// outgoingArtifact describes the parts' archives.
-func (j *job) outgoingArtifact(ctx context.Context, img *store.Image) (*outgoing, error) {
-	raw, err := j.store.ManifestBytes(img.Digest)
-	if err != nil {
-		return nil, err
-	}
-	out := &outgoing{img: img, config: raw, artifact: true}
-	for _, p := range img.Parts {
-		l := packing{key: partKey(p.Tree), title: partTitle(p), tree: p.Tree, media: mediaPart, write: archiveOf(func(ctx context.Context, w *tar.Writer) error {
-			return j.packPart(ctx, w, p.Tree)
-		})}
-		if l.size, err = j.partSize(p.Tree); err != nil {
-			return nil, err
-		}
-		out.layers = append(out.layers, l)
-	}
-	return out, nil
-}
-
-// partSize estimates the size of a part's archive, for progress.
-func (j *job) partSize(tree store.Digest) (n int64, err error) {
-	t, err := j.store.Tree(tree)
-	if err != nil {
-		return 0, err
-	}
-	for e := range t.Objects() {
-		n += (e.Size+511)&^511 + 512
-	}
-	return n, nil
-}
-
-// artifactManifest returns the manifest of the type mediaImage.
-func artifactManifest(img *store.Image, config v1.Descriptor, layers []*packedLayer) v1.Manifest {
-	m := v1.Manifest{
-		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: mediaImage, Config: config,
-		Annotations: map[string]string{annotationPlatform: platform(), annotationTitle: img.Built},
-	}
-	for i, l := range layers {
-		d := l.Descriptor
-		d.Annotations = map[string]string{annotationTitle: partTitle(img.Parts[i]) + ".tar.zst"}
-		m.Layers = append(m.Layers, d)
-	}
-	return m
-}
-
-// zstdWriter is deterministic: equal input gives equal output. One goroutine is enough, because
-// layers are packed in parallel already.
-func zstdWriter(w io.Writer) (io.WriteCloser, error) {
-	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
 }

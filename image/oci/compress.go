@@ -71,3 +71,20 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// zstdWriter is deterministic: equal input gives equal output. One goroutine is enough, because
+// layers are packed in parallel already.
+func zstdWriter(w io.Writer) (io.WriteCloser, error) {
+	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}

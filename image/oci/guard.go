@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
@@ -34,10 +33,6 @@ const maxManifest = 4 << 20
 
 // patience is longer than registries take to find a blob in cold storage.
 const patience = 2 * time.Minute
-
-func (o RegistryOptions) guard(r name.Registry) *guard {
-	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience, o.Transport}
-}
 
 // RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -86,31 +84,6 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	return p, j.store.PutPart(ctx, layerKey(diff), p)
 }
 
-// scratchFile makes a file for one call. A recipe is usually small, but a hostile archive can make
-// it large.
-func (j *job) scratchFile() (f *os.File, remove func(), err error) {
-	dir, err := j.store.MkdirScratch()
-	if err != nil {
-		return nil, nil, err
-	}
-	f, err = os.OpenFile(filepath.Join(dir, "file"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	remove = func() {
-		_ = f.Close()
-		_ = os.RemoveAll(dir) // the store's next Open removes leftovers
-	}
-	if err != nil {
-		remove()
-		return nil, nil, err
-	}
-	return f, remove, nil
-}
-
-// short abbreviates a digest for people.
-func short(d store.Digest) string {
-	_, h, _ := strings.Cut(string(d), ":")
-	return h[:min(len(h), 12)]
-}
-
 type unpacker struct {
 	*job
 	w   *store.Writer
@@ -183,50 +156,6 @@ func (u *unpacker) all(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", clip(h.Name), archiveError(err))
 		}
 	}
-}
-
-// archiveError marks errors of a broken archive with ErrArchive and errors of its entries with
-// ErrLayer.
-func archiveError(err error) error {
-	if errors.Is(err, ErrArchive) {
-		return err
-	}
-	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: damaged or truncated: %w", ErrArchive, err)
-	}
-	if errors.Is(err, store.ErrPath) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrOwner) {
-		return fmt.Errorf("%w: %w", ErrLayer, err)
-	}
-	return err
-}
-
-func clip(name string) string {
-	if len(name) > 200 {
-		name = name[:200] + "…"
-	}
-	return fmt.Sprintf("%q", name)
-}
-
-func refuse(format string, a ...any) error {
-	return fmt.Errorf("%w: %s", ErrLayer, fmt.Sprintf(format, a...))
-}
-
-// inside returns the clean path of an entry below the root, "" for the root.
-func inside(name string) (string, error) {
-	switch {
-	case name == "":
-		return "", refuse("an entry without a name: make the image again")
-	case strings.IndexByte(name, 0) >= 0:
-		return "", refuse("a name with a NUL byte: make the layer with clean names")
-	}
-	name = path.Clean(strings.TrimLeft(name, "/"))
-	if name == ".." || strings.HasPrefix(name, "../") {
-		return "", refuse("path out of the root: pack the layer with clean paths")
-	}
-	if name == "." {
-		return "", nil
-	}
-	return name, nil
 }
 
 func (u *unpacker) entry(h *tar.Header) error {
@@ -381,17 +310,6 @@ func (u *unpacker) file(h *tar.Header, name string) error {
 		u.bare[name] = true
 	}
 	return u.w.File(name, h.FileInfo().Mode(), h.ModTime, &counted{u.tar, u.job})
-}
-
-// sparse reports whether the archive stores the entry's content in a sparse format: GNU tar's
-// formats 0.0, 0.1 and 1.0, or the oldest, which archive/tar reads as a regular file.
-func sparse(h *tar.Header) bool {
-	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, "GNU.sparse.") {
-			return true
-		}
-	}
-	return h.Typeflag == tar.TypeGNUSparse
 }
 
 // leftBehind warns about attributes that sandboxes do not get.

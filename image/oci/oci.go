@@ -19,17 +19,11 @@
 package oci
 
 import (
-	"archive/tar"
-	"fmt"
-	"io"
-	"path"
-	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/signature"
-	"github.com/fre-engine/fre/store"
 )
 
 // Errors that callers distinguish; each is wrapped with the object and the reason.
@@ -95,80 +89,15 @@ const maxJSON = 8 << 20
 // maxLayers is far above the limits of builders (docker's overlay2: 128).
 const maxLayers = 1000
 
-// job is the state that the goroutines of one call share.
-type job struct {
-	store  *store.Store
-	limits Limits
-	// trusted: a party that this engine trusts has signed the image.
-	trusted bool
+// atOnce is the number of layers that are unpacked, or packed, in parallel. Each keeps about one
+// CPU and one connection busy.
+const atOnce = 4
 
-	bytes, entries, names atomic.Int64 // unpacked until now
-
-	mu     sync.Mutex // guards report and warned
-	report func(image.Progress)
-	warned map[string]int
-}
-
-func newJob(s *store.Store, o Options) *job {
-	o.Limits.setDefaults()
-	return &job{store: s, limits: o.Limits, report: o.Report, warned: map[string]int{}}
-}
-
-func (j *job) event(e image.Progress) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.report != nil {
-		j.report(e)
-	}
-}
-
-// warn reports the first few warnings of each kind.
-func (j *job) warn(kind, path string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	const most = 3
-	if j.warned[kind]++; j.report != nil && j.warned[kind] <= most {
-		j.report(image.Progress{Step: "warning", Name: path, Message: kind})
-	}
-}
-
-// grow counts unpacked entries and bytes against the limits.
-func (j *job) grow(entries, bytes int64) error {
-	if n := j.entries.Add(entries); n > j.limits.Entries {
-		return fmt.Errorf("%w of %d files and directories", ErrLimit, j.limits.Entries)
-	}
-	if n := j.bytes.Add(bytes); n > j.limits.Bytes || n < 0 {
-		return fmt.Errorf("%w of %d bytes", ErrLimit, j.limits.Bytes)
-	}
-	return nil
-}
-
-// enter counts an entry of a layer, with the parent directories that the layer lacks: a short path
-// of many elements makes many directories.
-func (j *job) enter(w *store.Writer, h *tar.Header, name string) error {
-	entries, names := int64(1), int64(len(name)+len(h.Linkname))
-	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		if _, ok := w.Lookup(dir); ok {
-			break
-		}
-		entries, names = entries+1, names+int64(len(dir))
-	}
-	if n := j.names.Add(names); n > j.limits.Names {
-		return fmt.Errorf("%w of %d bytes of paths", ErrLimit, j.limits.Names)
-	}
-	return j.grow(entries, 0)
-}
-
-// counted is a reader that counts bytes against the limits.
-type counted struct {
-	r io.Reader
-	j *job
-}
-
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	if over := c.j.grow(0, int64(n)); over != nil {
-		return 0, over
-	}
-	return n, err
+// Step is one line of an image's history.
+type Step struct {
+	Created   time.Time
+	CreatedBy string
+	Author    string
+	Comment   string
+	Size      int64 // bytes of the files its layer holds
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/store"
@@ -163,4 +165,29 @@ func member(a *tar.Reader, name string) (size int64, err error) {
 		return 0, fmt.Errorf("%w: %s has holes", ErrArchive, name)
 	}
 	return h.Size, nil
+}
+
+// partKey names a tree's archive in the store's memory, as a diff id names a layer's.
+func partKey(tree store.Digest) string { return "part:" + string(tree) }
+
+// partTitle is a part's name for people and for file names.
+func partTitle(p store.Part) string {
+	words := slices.DeleteFunc([]string{p.Kind, p.Name, p.Version}, func(s string) bool { return s == "" })
+	return strings.ReplaceAll(strings.Join(words, "-"), "/", "-")
+}
+
+func (j *job) copyFile(ctx context.Context, w io.Writer, e *store.Entry) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	f, err := j.store.OpenFile(e)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	n, err := io.Copy(w, f)
+	if err == nil && n != e.Size {
+		err = fmt.Errorf("%s has %d bytes, not %d: fre system fsck finds out why", e.Path, n, e.Size)
+	}
+	return err
 }

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -135,92 +134,6 @@ func tagRemote(ctx context.Context, s *store.Store, img *store.Image, r name.Ref
 	return nil
 }
 
-// pushable is an image in ggcr's form: its layers packed in files.
-type pushable struct {
-	config, manifest []byte
-	order            []*packedLayer
-	layers           map[v1.Hash]*packedLayer // the same, by digest
-}
-
-// RawConfigFile implements partial.CompressedImageCore.
-func (p *pushable) RawConfigFile() ([]byte, error) { return p.config, nil }
-
-// RawManifest implements partial.CompressedImageCore.
-func (p *pushable) RawManifest() ([]byte, error) { return p.manifest, nil }
-
-// MediaType implements partial.CompressedImageCore.
-func (p *pushable) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
-
-// LayerByDigest implements partial.CompressedImageCore.
-func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
-	if l := p.layers[h]; l != nil {
-		return l, nil
-	}
-	return nil, fmt.Errorf("layer %s: %w", h, fs.ErrNotExist)
-}
-
-type packedLayer struct {
-	v1.Descriptor
-	path    string // "" if the registry has the layer, or content holds it
-	content []byte
-}
-
-// Digest implements partial.CompressedLayer.
-func (l *packedLayer) Digest() (v1.Hash, error) { return l.Descriptor.Digest, nil }
-
-// Size implements partial.CompressedLayer: bytes.
-func (l *packedLayer) Size() (int64, error) { return l.Descriptor.Size, nil }
-
-// MediaType implements partial.CompressedLayer.
-func (l *packedLayer) MediaType() (types.MediaType, error) { return l.Descriptor.MediaType, nil }
-
-// Compressed implements partial.CompressedLayer.
-func (l *packedLayer) Compressed() (io.ReadCloser, error) {
-	if l.content != nil {
-		return io.NopCloser(bytes.NewReader(l.content)), nil
-	}
-	if l.path == "" {
-		return nil, fmt.Errorf("%w: lost layer %s during the push: push again", ErrRegistry, l.Descriptor.Digest)
-	}
-	return os.Open(l.path)
-}
-
-// packedKey is the store's key for the descriptor of a layer's last packed form.
-func packedKey(key string) string { return "packed:" + key }
-
-// remember stores a registry's descriptor of a layer, for as long as the layer's tree lives.
-func (j *job) remember(ctx context.Context, key string, tree store.Digest, d v1.Descriptor) error {
-	if tree == "" {
-		return nil
-	}
-	return j.store.PutPart(ctx, packedKey(key), store.Part{
-		Kind: "packed", Name: d.Digest.String(), Version: strconv.FormatInt(d.Size, 10) + " " + string(d.MediaType), Tree: tree,
-	})
-}
-
-// recall is the inverse of remember. Docker's media type of a layer becomes the equal OCI type.
-func (j *job) recall(l packing) (d v1.Descriptor, ok bool) {
-	p, ok := j.store.Part(packedKey(l.key))
-	if !ok {
-		return d, false
-	}
-	size, media, _ := strings.Cut(p.Version, " ")
-	var err error
-	if d.Digest, err = v1.NewHash(p.Name); err != nil {
-		return d, false
-	}
-	if d.Size, err = strconv.ParseInt(size, 10, 64); err != nil {
-		return d, false
-	}
-	if d.MediaType = types.MediaType(media); d.MediaType == types.DockerLayer {
-		d.MediaType = types.OCILayer
-	}
-	if l.media == mediaPart {
-		return d, d.MediaType == mediaPart
-	}
-	return d, slices.Contains([]types.MediaType{types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer}, d.MediaType)
-}
-
 // pushable packs the layers into files below dir, with the same bytes each time. It skips layers
 // that the registry has.
 func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there func(context.Context, v1.Descriptor) bool) (*pushable, error) {
@@ -245,7 +158,7 @@ func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there fun
 	}
 	p := &pushable{config: out.config, order: layers, layers: map[v1.Hash]*packedLayer{}}
 	media := types.OCIConfigJSON
-	if out.artifact {
+	if out.ofParts {
 		media = mediaManifest
 	}
 	config, err := descriptor(media, digestOf(out.config), int64(len(out.config)))
@@ -257,7 +170,7 @@ func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there fun
 		m.Layers = append(m.Layers, l.Descriptor)
 		p.layers[l.Descriptor.Digest] = l
 	}
-	if out.artifact {
+	if out.ofParts {
 		m = artifactManifest(out.img, config, layers)
 	}
 	p.manifest, err = json.Marshal(m)
@@ -286,4 +199,18 @@ func packLayer(ctx context.Context, l packing, path string) (*packedLayer, error
 	}
 	d, err := descriptor(l.media, store.Digest("sha256:"+hex.EncodeToString(hash.Sum(nil))), n.n)
 	return &packedLayer{Descriptor: d, path: path}, err
+}
+
+// artifactManifest returns the manifest of the type mediaImage.
+func artifactManifest(img *store.Image, config v1.Descriptor, layers []*packedLayer) v1.Manifest {
+	m := v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: mediaImage, Config: config,
+		Annotations: map[string]string{annotationPlatform: platform(), annotationTitle: img.Built},
+	}
+	for i, l := range layers {
+		d := l.Descriptor
+		d.Annotations = map[string]string{annotationTitle: partTitle(img.Parts[i]) + ".tar.zst"}
+		m.Layers = append(m.Layers, d)
+	}
+	return m
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/store"
 )
@@ -51,11 +53,6 @@ type Remote struct {
 	Name   string       // the image's name in the store, "" after a pull by digest
 	Digest store.Digest // of its manifest, or of its index
 	Size   int64        // of the manifest, in bytes
-}
-
-// remoteName is a registry's name of an image: "name@sha256:…".
-func remoteName(r name.Reference, d store.Digest) string {
-	return Familiar(r.Context().Name()) + "@" + string(d)
 }
 
 // Host returns the registry of a reference, with its port: "index.docker.io" for a reference
@@ -202,4 +199,47 @@ func registryError(r interface{ RegistryStr() string }, err error) error {
 		return fmt.Errorf("%w %s cannot be reached: %w", ErrRegistry, host, err)
 	}
 	return fmt.Errorf("%w %s: %w", ErrRegistry, host, err)
+}
+
+func (o RegistryOptions) guard(r name.Registry) *guard {
+	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience, o.Transport}
+}
+
+// again repeats f while it fails by a broken connection.
+func (o RegistryOptions) again(ctx context.Context, f func() error) error {
+	for n := 0; ; n++ {
+		err := f()
+		if err == nil || n == retries-1 || ctx.Err() != nil || !breaks(err) {
+			return err
+		}
+		if err := o.pauser()(ctx, backoff(n)); err != nil {
+			return err
+		}
+	}
+}
+
+// pauser returns the function that waits between attempts.
+func (o RegistryOptions) pauser() func(context.Context, time.Duration) error {
+	if o.pause != nil {
+		return o.pause
+	}
+	return sleep
+}
+
+// Resolve asks the registry for the digest of a reference (the index's digest if the image has an
+// index) and returns "name@sha256:…". Errors: ErrReference, ErrRegistry.
+func Resolve(ctx context.Context, ref string, o RegistryOptions) (string, error) {
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return "", fmt.Errorf("resolve %s: %w", ref, err)
+	}
+	d, err := remote.Head(r, options...)
+	if err != nil { // HEAD answers of some registries are incomplete
+		var got *remote.Descriptor
+		if got, err = remote.Get(r, options...); err != nil {
+			return "", fmt.Errorf("resolve %s: %w", ref, reason(ctx, registryError(r.Context(), err)))
+		}
+		d = &got.Descriptor
+	}
+	return signature.Repository(r.Context().Name()) + "@" + d.Digest.String(), nil
 }

@@ -186,24 +186,6 @@ func isNotFound(err error) bool {
 	return errors.As(err, &said) && said.StatusCode == http.StatusNotFound
 }
 
-// Resolve asks the registry for the digest of a reference (the index's digest if the image has an
-// index) and returns "name@sha256:…". Errors: ErrReference, ErrRegistry.
-func Resolve(ctx context.Context, ref string, o RegistryOptions) (string, error) {
-	r, options, err := o.open(ctx, ref)
-	if err != nil {
-		return "", fmt.Errorf("resolve %s: %w", ref, err)
-	}
-	d, err := remote.Head(r, options...)
-	if err != nil { // HEAD answers of some registries are incomplete
-		var got *remote.Descriptor
-		if got, err = remote.Get(r, options...); err != nil {
-			return "", fmt.Errorf("resolve %s: %w", ref, reason(ctx, registryError(r.Context(), err)))
-		}
-		d = &got.Descriptor
-	}
-	return signature.Repository(r.Context().Name()) + "@" + d.Digest.String(), nil
-}
-
 // Attach stores a signature of the image "name@sha256:…" beside it, in base64, over payload
 // ([signature.Payload]). Earlier signatures stay. Attach cannot check the signature, because it has
 // no key. Errors: ErrReference, ErrRegistry.
