@@ -66,7 +66,7 @@ func TestAgentMetricsEnd(t *testing.T) {
 	}
 	a.ended = true
 	e.metrics.forget(a.f.name, 0)
-	e.metrics.failed(a.f, 0, errAbandoned) // the running command ends after the removal
+	e.metrics.failed(a.f.name, a.f.number(), 0, errAbandoned) // the running command ends after the removal
 	if !a.leave() {
 		t.Error("it has not ended")
 	}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/textproto"
@@ -22,75 +21,6 @@ const (
 	// mostCallsBeneath limits the calls that follow from one event, at all depths together.
 	mostCallsBeneath = 4096
 )
-
-// LoopError refuses a call that would never end or would wait for itself.
-type LoopError struct {
-	Chain string // the waiting functions, "a → b → a"
-	Why   string
-}
-
-func (e *LoopError) Error() string { return e.Chain + ": " + e.Why }
-
-// Code returns [failure.Loop].
-func (e *LoopError) Code() failure.Code { return failure.Loop }
-
-// CallError says why a call has no answer.
-type CallError struct {
-	Chain string // the waiting functions, "a → b"
-	Err   error
-}
-
-func (e *CallError) Error() string {
-	var loop *LoopError
-	if errors.As(e.Err, &loop) { // a LoopError contains the chain
-		return loop.Error()
-	}
-	if inner := (*CallError)(nil); errors.As(e.Err, &inner) { // the error of a pipeline contains the chain
-		return inner.Error()
-	}
-	if step := (*StepError)(nil); errors.As(e.Err, &step) { // likewise
-		return step.Error()
-	}
-	return e.Chain + ": " + e.Err.Error()
-}
-
-func (e *CallError) Unwrap() error { return e.Err }
-
-// Code returns the code of Err for the calling function. Codes of the control API become
-// [failure.Internal], because the function could not act on the failure.
-func (e *CallError) Code() failure.Code { return callCode(e.Err) }
-
-// CallRecord describes a call that has ended, for [Config].Called.
-type CallRecord struct {
-	At           time.Time
-	Took         time.Duration // until the caller had the head of the answer, or the error
-	RequestID    string        // of the HTTP request at the root of the calls, if any
-	From         string        // the calling function
-	Function     string        // as the caller named it
-	Method, Path string
-	Status       int // 0 after an error
-	Invocation   string
-	Cold         bool
-	Bytes        int64  // of the answer's body, -1 while the body is incomplete
-	Error        string // code of the CallError
-
-	qualified string // qualified name of Function, "" if unknown
-}
-
-// lineage describes the origin of an event: the calling event, the caller's caller, and so on.
-type lineage struct {
-	from   *lineage // caller; nil: the event came from outside
-	before *event   // event whose answer, maybe incomplete, is the body of this event; nil for none
-	f      *function
-
-	once  sync.Once     // begin
-	root  *lineage      // lineage of the event from outside
-	slot  chan struct{} // holds a token while a called event runs in the caller's slot
-	depth int           // number of callers
-
-	mu   sync.Mutex
-	made int // calls at all depths; counted in root
-}
 
 // caller is the value of callerKey in the context of a called event.
 type caller struct {
@@ -177,46 +107,6 @@ func (ev *event) coming(f *function) (n int) {
 		n += ev.last.coming(f)
 	}
 	return n
-}
-
-// errBorrowed ends the wait for a slot because the caller's slot has become free.
-var errBorrowed = errors.New("runs in its caller's slot")
-
-// enterCalled is enter for a called event. One called event at a time runs in its caller's
-// slot, because the caller only waits meanwhile. Otherwise events that hold all slots and call
-// functions would wait for each other. Further called events take slots of their own, unless
-// the caller's slot becomes free first. A call with an incomplete answer as its body does not
-// wait: the holder of the awaited slot may itself wait for this call to read the answer.
-func (ev *event) enterCalled() error {
-	from := ev.calls.from
-	select {
-	case from.slot <- struct{}{}:
-		ev.borrowed.Store(true)
-		return nil
-	default:
-	}
-	if ev.calls.before != nil {
-		return ev.entered(ev.f.host.slots.beside(&ev.f.slots))
-	}
-	ctx, cancel := context.WithCancelCause(&ev.ctx)
-	borrowed := make(chan bool, 1)
-	go func() {
-		select {
-		case from.slot <- struct{}{}:
-			cancel(errBorrowed)
-			borrowed <- true
-		case <-ctx.Done():
-			borrowed <- false
-		}
-	}()
-	err := ev.enterSlot(ctx)
-	cancel(nil)
-	if <-borrowed {
-		ev.leave(0)
-		ev.borrowed.Store(true)
-		return nil
-	}
-	return err
 }
 
 // Call implements channel.Caller: the function of this event calls a function of its tenant,
@@ -459,21 +349,4 @@ func field(header [][2]string, name string) string {
 		}
 	}
 	return ""
-}
-
-// callCode returns the code that a caller gets.
-func callCode(err error) failure.Code {
-	var ended *channel.Failure // the caller cancelled the call
-	code := failure.Of(err)
-	switch {
-	case code.OfControl():
-		return failure.Internal
-	case code != "":
-		return code
-	case errors.As(err, &ended):
-		return failure.Code(ended.Type)
-	case errors.Is(err, context.Canceled):
-		return failure.Cancelled
-	}
-	return failure.Internal
 }

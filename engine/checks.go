@@ -42,26 +42,6 @@ func removeChecks(stateDir string) error {
 	return err
 }
 
-// CheckOptions configure [Engine.Checks].
-type CheckOptions struct {
-	Costs bool // also measure the cost of each feature; takes some tenths of a second
-}
-
-// Checks probes the host, the state directory and the engine's pools.
-func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
-	memory, err := sandbox.HostMemory()
-	if err != nil {
-		return nil, err
-	}
-	checks := append(Checks(e.cfg.StateDir), checkPools(memory, e.cfg.BufferBytes, e.cfg.Interpreters.MemoryBytes, e.forks.left))
-	if !o.Costs {
-		return checks, nil
-	}
-	e.measuring.Lock() // two measurements at once would disturb each other
-	defer e.measuring.Unlock()
-	return checks, Measure(checks, e.cfg.StateDir)
-}
-
 // Measure sets the costs of checks (sandbox.Costs). It works in a directory below stateDir and
 // removes the directory. The error says why nothing could be measured. The cost of a check may
 // have an error of its own (Cost.Err).

@@ -5,43 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
-
-// Function describes a deployed function in lists and inspections.
-type Function struct {
-	Name         string // qualified
-	Image        store.Digest
-	ImageRef     string // "name:version"
-	Config       image.Config
-	Deployed     time.Time
-	Instances    int    // live sandboxes
-	Busy         int    // events being handled
-	Queued       int    // events waiting for an instance
-	Fork         string // "on", "waiting", "off: …" with the reason; "" if the runtime cannot fork
-	Invocations  uint64
-	Failures     uint64
-	Revision     int               // gets most events; Image, Config and Deployed belong to this revision
-	Latest       int               // newest deployed revision
-	Traffic      Traffic           // immutable
-	Defences     []string          // active around its sandboxes (sandbox.Host.Defences)
-	Interpreters *InterpreterStats // parked interpreters for its instances; nil: none
-
-	counters counters
-}
 
 // DeployOptions configure Deploy.
 type DeployOptions struct {
@@ -202,72 +176,6 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		return nil, err
 	}
 	e.Changes().Add(f.changed(store.ActionDeploy))
-	return d.describe(), nil
-}
-
-// load makes the deployment of a record. Revisions without their image get no events, as long as
-// another revision is left.
-func (e *Engine) load(rec *store.Function) (*deployment, error) {
-	spec, err := specOf(rec)
-	if err != nil {
-		return nil, err
-	}
-	live := map[int]*function{}
-	var lost error
-	for i := range spec.Revisions {
-		r := &spec.Revisions[i]
-		if !spec.serves(r.Number) {
-			continue
-		}
-		f, err := e.newRevision(rec.Name, spec, r)
-		if err != nil {
-			lost = errors.Join(lost, fmt.Errorf("revision %d: %w", r.Number, err))
-			continue
-		}
-		live[r.Number] = f
-	}
-	d, err := newDeployment(rec.Name, spec, live, nil)
-	if err != nil {
-		return nil, errors.Join(err, lost)
-	}
-	if d.logs, err = e.openLog(rec.Name); err != nil {
-		return nil, err
-	}
-	for _, f := range live {
-		f.measure()
-		f.logs = d.logs
-	}
-	if lost != nil {
-		e.log.Error("function has lost revisions", "function", rec.Name, "error", lost)
-	}
-	return d, nil
-}
-
-func (e *Engine) logDir(function string) string {
-	return filepath.Join(e.cfg.StateDir, "logs", function)
-}
-
-func (e *Engine) openLog(function string) (*live.Log, error) {
-	return live.OpenLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
-}
-
-// Functions lists the deployed functions by name. Equal content has the same pointer, and the
-// content is immutable.
-func (e *Engine) Functions() []*Function {
-	m := *e.functions.Load()
-	out := make([]*Function, 0, len(m))
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, m[name].describe())
-	}
-	return out
-}
-
-// Function describes a function. Error: an *UnknownError (fs.ErrNotExist).
-func (e *Engine) Function(name string) (*Function, error) {
-	d, err := e.find(name)
-	if err != nil {
-		return nil, err
-	}
 	return d.describe(), nil
 }
 

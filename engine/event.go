@@ -7,13 +7,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fre-engine/fre/channel"
-	"github.com/fre-engine/fre/engine/live"
+	"github.com/fre-engine/fre/failure"
 )
 
 // event is one invocation under way: deadline, resources and cleanup. The event is allocated
@@ -53,6 +52,25 @@ type event struct {
 	hasSlot atomic.Bool   // holds one of the engine's slots
 }
 
+// lineage describes the origin of an event: the calling event, the caller's caller, and so on.
+type lineage struct {
+	from   *lineage // caller; nil: the event came from outside
+	before *event   // event whose answer, maybe incomplete, is the body of this event; nil for none
+	f      *function
+
+	once  sync.Once     // begin
+	root  *lineage      // lineage of the event from outside
+	slot  chan struct{} // holds a token while a called event runs in the caller's slot
+	depth int           // number of callers
+
+	mu   sync.Mutex
+	made int // calls at all depths; counted in root
+}
+
+func newEvent(e *Engine, f *function, name string, r *Request) *event {
+	return &event{engine: e, f: f, name: name, began: time.Now(), header: r.Headers, calls: lineage{f: f}}
+}
+
 // open starts the event's deadline. The event ends at the time limit, or with ctx.
 func (ev *event) open(ctx context.Context, r *Request) {
 	ev.ctx.open(ctx, ev.began.Add(ev.f.config.Resources.Timeout), ev.expire)
@@ -61,6 +79,13 @@ func (ev *event) open(ctx context.Context, r *Request) {
 		ev.input = body
 		ev.keepOpen = context.AfterFunc(&ev.ctx, ev.closeInput)
 	}
+}
+
+// invocation returns the metadata of the event for the function.
+func (ev *event) invocation(r *Request) channel.Invocation {
+	m := channel.Invocation{Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(), Request: *r}
+	m.Socket = r.Socket && ev.f.lends
+	return m
 }
 
 // instance returns the id of the event's sandbox, "" for none.
@@ -127,6 +152,46 @@ func (ev *event) entered(err error) error {
 	return err
 }
 
+// errBorrowed ends the wait for a slot because the caller's slot has become free.
+var errBorrowed = errors.New("runs in its caller's slot")
+
+// enterCalled is enter for a called event. One called event at a time runs in its caller's
+// slot, because the caller only waits meanwhile. Otherwise events that hold all slots and call
+// functions would wait for each other. Further called events take slots of their own, unless
+// the caller's slot becomes free first. A call with an incomplete answer as its body does not
+// wait: the holder of the awaited slot may itself wait for this call to read the answer.
+func (ev *event) enterCalled() error {
+	from := ev.calls.from
+	select {
+	case from.slot <- struct{}{}:
+		ev.borrowed.Store(true)
+		return nil
+	default:
+	}
+	if ev.calls.before != nil {
+		return ev.entered(ev.f.host.slots.beside(&ev.f.slots))
+	}
+	ctx, cancel := context.WithCancelCause(&ev.ctx)
+	borrowed := make(chan bool, 1)
+	go func() {
+		select {
+		case from.slot <- struct{}{}:
+			cancel(errBorrowed)
+			borrowed <- true
+		case <-ctx.Done():
+			borrowed <- false
+		}
+	}()
+	err := ev.enterSlot(ctx)
+	cancel(nil)
+	if <-borrowed {
+		ev.leave(0)
+		ev.borrowed.Store(true)
+		return nil
+	}
+	return err
+}
+
 // leave gives the event's slot back, if still held. kept as for slots.leave.
 func (ev *event) leave(kept time.Duration) {
 	if ev.borrowed.Swap(false) {
@@ -152,7 +217,7 @@ func (ev *event) becomeTunnel() {
 	ev.ctx.lift()
 	ev.tunnel.Store(true)
 	ev.leave(0) // a tunnel may idle for hours: give back its engine slot
-	if !ev.f.tunnels.add(ev, ev.began) {
+	if !ev.f.tunnels.add(ev.name, ev.began, ev.cancel) {
 		ev.cancel(ErrClosed)
 	}
 }
@@ -166,7 +231,7 @@ func (ev *event) watch() {
 // finish runs once for each answered event. err is the reason of a broken answer, or nil.
 func (ev *event) finish(err error) {
 	ev.once.Do(func() {
-		ev.f.tunnels.remove(ev)
+		ev.f.tunnels.remove(ev.name)
 		ev.cancel(err)
 		ev.end(err)
 		if err != nil {
@@ -183,7 +248,7 @@ func (ev *event) observe(err error) {
 		ev.f.succeeded.Observe(took.Seconds())
 		return
 	}
-	ev.f.host.metrics.failed(ev.f, took, err)
+	ev.f.host.metrics.failed(ev.f.name, ev.f.number(), took, err)
 }
 
 // judge translates err into the error of the event and logs an exception.
@@ -203,9 +268,12 @@ func (ev *event) judge(err error, before string) error {
 	return err
 }
 
-// logFailure writes an exception to the log of the function's owner.
-func (p *program) logFailure(sandbox, invocation string, e *FunctionError) {
-	p.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
+// failed returns the error of an event without an answer.
+func (ev *event) failed(err error) *InvocationError {
+	if errors.Is(err, channel.ErrMetaTooLarge) && failure.Of(err) == "" {
+		err = metaError{err}
+	}
+	return &InvocationError{ev.name, ev.instance(), err}
 }
 
 // invocationName returns id in 16 hexadecimal digits.
@@ -242,9 +310,6 @@ func (l *limited) end(cause error) {
 
 // Deadline returns the time limit, also after lift.
 func (l *limited) Deadline() (time.Time, bool) { return l.at, true }
-
-// errAbandoned marks an answer that was closed before the end.
-var errAbandoned = errors.New("answer not read completely")
 
 // replyBody is the body of an answer. Close ends the event: as successful after the whole body
 // was read, as broken otherwise.

@@ -2,11 +2,9 @@ package engine
 
 import (
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -25,14 +23,13 @@ func (p *program) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	return &CrashError{Status: s, Reason: reason}
 }
 
-// buildStepFailed returns the error of a build step. The error names the limit that ended the
-// step: no key of a template raises the limits of build steps.
-func buildStepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
+func crashReason(s sandbox.ExitStatus, before string) string {
 	switch {
 	case s.OOMKilled:
-		output = fmt.Sprintf("out of memory: a build step has at most %d GiB: use less memory, for example fewer parallel jobs\n%s", int64(buildMemory)>>30, output)
-	case strings.Contains(output, "No space left on device"), strings.Contains(output, "ENOSPC"):
-		output += fmt.Sprintf("\n/tmp of a build step holds at most %d GiB: write to the step's working directory", int64(buildTmp)>>30)
+		return "ran out of memory before " + before
+	case s.Signal != 0:
+		return fmt.Sprintf("was killed by %s before %s", unix.SignalName(unix.Signal(s.Signal)), before)
+	default:
+		return fmt.Sprintf("exited with status %d before %s", s.Code, before)
 	}
-	return &image.ExitError{Args: args, Status: s.Code, Output: output}
 }

@@ -210,30 +210,6 @@ func (k *forker) take(ctx context.Context) *forked {
 	return child
 }
 
-// budget limits the sum of the memory limits of all fork servers.
-type budget struct {
-	mu   sync.Mutex
-	left int64 // bytes
-}
-
-var errNoRoom = errors.New("fork servers have used up their memory limit (fre serve --forks)")
-
-func (b *budget) take(bytes int64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if bytes > b.left {
-		return errNoRoom
-	}
-	b.left -= bytes
-	return nil
-}
-
-func (b *budget) give(bytes int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left += bytes
-}
-
 // forkServer is a running fork server.
 type forkServer struct {
 	forker  *forker

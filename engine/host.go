@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/fre-engine/fre/admission"
@@ -24,4 +26,28 @@ type host struct {
 	slots     *slots
 	forks     budget       // memory for fork servers
 	received  atomic.Int64 // bytes of bodies that are read before their events take a slot
+}
+
+// budget limits the sum of the memory limits of all fork servers.
+type budget struct {
+	mu   sync.Mutex
+	left int64 // bytes
+}
+
+var errNoRoom = errors.New("fork servers have used up their memory limit (fre serve --forks)")
+
+func (b *budget) take(bytes int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if bytes > b.left {
+		return errNoRoom
+	}
+	b.left -= bytes
+	return nil
+}
+
+func (b *budget) give(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left += bytes
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,35 +23,6 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
 )
-
-// InterpreterConfig bounds the parked interpreters: each is started in a sandbox of its own before
-// its function is known.
-type InterpreterConfig struct {
-	Off         bool
-	Ready       int   // parked for each base environment in use, without demand; default 2
-	Max         int   // parked for each base environment after great demand; default 8
-	MemoryBytes int64 // of all parked interpreters; default a tenth of the host's memory
-}
-
-func (c *InterpreterConfig) setDefaults(memory int64) {
-	if c.Ready == 0 {
-		c.Ready = 2
-	}
-	if c.Max == 0 {
-		c.Max = max(8, c.Ready)
-	}
-	c.Ready = min(c.Ready, c.Max)
-	if c.MemoryBytes == 0 {
-		c.MemoryBytes = memory / 10
-	}
-}
-
-// InterpreterStats counts the parked interpreters for a function's instances.
-type InterpreterStats struct {
-	Ready int   // parked now
-	Want  int   // the target by recent demand
-	Bytes int64 // of one, with a share of shared pages (PSS); 0 before the first
-}
 
 // interpreters keeps a pool of parked interpreters for each base environment that a deployed
 // function can use.
@@ -380,11 +350,11 @@ func (p *interpreterPool) take(memoryBytes int64) *interpreter {
 	if memoryBytes < p.charged.Load()/4*5 {
 		return nil
 	}
-	return p.lease()
+	return p.takeReady()
 }
 
-// lease returns a parked interpreter, or nil if none is ready.
-func (p *interpreterPool) lease() *interpreter {
+// takeReady returns a parked interpreter, or nil if none is ready.
+func (p *interpreterPool) takeReady() *interpreter {
 	waiting := p.pool.Load()
 	if waiting == nil {
 		return nil
@@ -430,45 +400,6 @@ func (p *program) newFurniture() *furniture {
 		}
 	}
 	return out
-}
-
-// bootInterpreter makes the instance from a parked interpreter, up to LOAD. It returns false if
-// none could be used; then the instance is unchanged.
-func (in *instance) bootInterpreter(ctx context.Context, secrets []sandbox.Secret) (bool, error) {
-	f := in.f
-	if f.interpreters == nil {
-		return false, nil
-	}
-	for pi := f.interpreters.take(f.config.Resources.MemoryBytes); pi != nil; pi = f.interpreters.take(f.config.Resources.MemoryBytes) {
-		err := pi.sb.Furnish(sandbox.Furnishing{
-			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.plain, Limits: live.LimitsOf(f.config.Resources),
-		})
-		switch {
-		case err == nil:
-			return true, in.become(ctx, pi)
-		case errors.Is(err, os.ErrProcessDone):
-			f.interpreters.all.died.Add(1)
-			pi.drop()
-		default:
-			pi.drop()
-			f.host.log.WarnContext(ctx, "parked interpreter not usable: the interpreter starts with the event", "function", f.name, "error", err)
-			return false, nil
-		}
-	}
-	return false, nil
-}
-
-// become turns a furnished interpreter into the instance in.
-func (in *instance) become(ctx context.Context, pi *interpreter) error {
-	f := in.f
-	cfg := f.channelConfig(pi.id, func() *sandbox.Sandbox { return pi.sb })
-	pi.config.Store(&cfg)
-	f.logs.Follow(f.host.life, live.Output{Stream: "stdout", R: pi.stdout, Revision: f.revision}, pi.id)
-	f.logs.Follow(f.host.life, live.Output{Stream: "stderr", R: pi.stderr, Revision: f.revision}, pi.id)
-	in.conn, in.kind = pi.conn, StartInterpreter
-	in.box = in.newBox(pi.id)
-	f.host.boxes.Adopt(in.box, pi.sb)
-	return in.conn.Load(ctx, &f.furniture.load)
 }
 
 var (

@@ -3,150 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fre-engine/fre/channel"
-	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/sandbox"
 )
-
-// Request is one event. Invoke reads Body. While an answer is streamed, the engine may read on
-// until Response.Body is closed. If Body is an io.Closer, the engine closes Body at the end of
-// the event, also after a time-out: a Read under way must then return. Close may be called
-// several times, by several goroutines.
-//
-// With Upgrade, a function with one of the protocols answers 101. The tunnel has no time limit of
-// the function, and ends with either direction or with the function. With Socket, the caller can
-// lend the client's connection (Response.Lend) to functions trusted with connections.
-type Request = channel.Request
-
-// Header fields that Lambda's API adds for a qualified name, for the bootstraps of the contract
-// lambda: the qualifier in the request, and the version behind the qualifier. As part of the
-// header both are stored and forwarded with the event. Gateways remove the fields from clients'
-// requests.
-const (
-	QualifierField = "X-Fre-Lambda-Qualifier"
-	VersionField   = "X-Fre-Lambda-Version"
-)
-
-// ErrSocketWanted says that Response.Body continues only after a call of Response.Lend.
-var ErrSocketWanted = channel.ErrSocketWanted
-
-// Response is a function's answer. The caller must close Body: this ends the event and frees the
-// instance. If Body ends with an error, the function failed during the answer.
-type Response struct {
-	ID       string // of the invocation, also in the logs
-	Instance string // id of the sandbox
-	Revision string // revision that answered; "" if all events go to one revision and the event named none
-	Node     string // node that answered; "" for this node
-	Status   int
-	Header   [][2]string
-	Size     int64 // bytes of Body, -1 while the body is incomplete
-	Body     io.ReadCloser
-	// Bytes, if not nil, holds the whole of a short body. The content is immutable. A reader of
-	// Bytes does not read Body.
-	Bytes []byte
-	// File, if not nil, holds the body: Size bytes from Offset on, immutable. Closing Body
-	// closes File. A reader of File does not read Body.
-	File   *os.File
-	Offset int64
-
-	// Lend is nil unless the function may get the client's connection. After a Read of Body has
-	// returned ErrSocketWanted, Lend passes the socket to the function and waits until the
-	// function has written the rest of the body there: n bytes in chunks (RFC 9112 section 7.1).
-	// Body is at its end then. With a nil conn the function gets no socket and Body continues.
-	Lend func(conn syscall.RawConn) (n int64, err error)
-
-	Cold  bool          // this event started a sandbox, or gave a parked interpreter its function
-	Start time.Duration // from the request to a ready instance
-
-	StartKind sandbox.StartKind // origin of the instance
-}
-
-// Kinds of a start, beside those of package sandbox.
-const (
-	StartWarm        sandbox.StartKind = "warm"        // no start: the instance was ready
-	StartInterpreter sandbox.StartKind = "interpreter" // from a parked interpreter
-)
-
-// FunctionError is an exception in user code or a non-zero exit. Stack is for the function's
-// owner, not for callers.
-type FunctionError struct{ Type, Message, Stack string }
-
-func (e *FunctionError) Error() string {
-	if e.Type == "" {
-		return e.Message
-	}
-	return e.Type + ": " + e.Message
-}
-
-// Code returns [failure.FunctionError].
-func (e *FunctionError) Code() failure.Code { return failure.FunctionError }
-
-// CrashError says that the instance died or violated the protocol.
-type CrashError struct {
-	Status sandbox.ExitStatus
-	Reason string
-}
-
-func (e *CrashError) Error() string { return "function " + e.Reason }
-
-// Code returns [failure.FunctionCrashed].
-func (e *CrashError) Code() failure.Code { return failure.FunctionCrashed }
-
-func crashReason(s sandbox.ExitStatus, before string) string {
-	switch {
-	case s.OOMKilled:
-		return "ran out of memory before " + before
-	case s.Signal != 0:
-		return fmt.Sprintf("was killed by %s before %s", unix.SignalName(unix.Signal(s.Signal)), before)
-	default:
-		return fmt.Sprintf("exited with status %d before %s", s.Code, before)
-	}
-}
-
-// InvocationError says why an event has no answer: Err, with the ids of the logs.
-type InvocationError struct {
-	ID       string // of the invocation
-	Instance string // of the sandbox, "" if the event reached none
-	Err      error
-}
-
-func (e *InvocationError) Error() string { return e.Err.Error() }
-func (e *InvocationError) Unwrap() error { return e.Err }
-
-// failed returns the error of an event without an answer.
-func (ev *event) failed(err error) *InvocationError {
-	if errors.Is(err, channel.ErrMetaTooLarge) && failure.Of(err) == "" {
-		err = metaError{err}
-	}
-	return &InvocationError{ev.name, ev.instance(), err}
-}
-
-// metaError is ErrEventTooLarge with the sizes that package channel reports.
-type metaError struct{ error }
-
-func (e metaError) Is(target error) bool { return target == ErrEventTooLarge }
-func (e metaError) Unwrap() error        { return e.error }
-
-// Code returns [failure.HeaderTooLarge].
-func (e metaError) Code() failure.Code { return failure.HeaderTooLarge }
-
-// Failed returns the invocation that err ended, or the zero value.
-func Failed(err error) InvocationError {
-	var failed *InvocationError
-	if errors.As(err, &failed) {
-		return *failed
-	}
-	return InvocationError{}
-}
 
 // Invoke hands an event to a function, or to one revision of it (NAME@REVISION, by number, alias
 // or "latest"), and returns the answer. Every error is an *InvocationError. Err is an
@@ -190,10 +52,6 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 		}
 		return resp, nil
 	}
-}
-
-func newEvent(e *Engine, f *function, name string, r *Request) *event {
-	return &event{engine: e, f: f, name: name, began: time.Now(), header: r.Headers, calls: lineage{f: f}}
 }
 
 // invoke runs the event on its function.
@@ -387,31 +245,4 @@ func (ev *event) finished() {
 	kept := ev.kept()
 	ev.leave(kept)
 	ev.lease.in.release(kept)
-}
-
-// invocation returns the metadata of the event for the function.
-func (ev *event) invocation(r *Request) channel.Invocation {
-	m := channel.Invocation{Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(), Request: *r}
-	m.Socket = r.Socket && ev.f.lends
-	return m
-}
-
-// lease is acquire, without instances that have ended or announced their end.
-func (f *function) lease(ctx context.Context, waits patience) (lease, error) {
-	for {
-		l, err := f.acquire(ctx, waits)
-		if err != nil {
-			return lease{}, err
-		}
-		select {
-		case <-l.in.conn.Done():
-			l.in.drain()
-			l.in.release(0)
-		case <-l.in.conn.Ending():
-			l.in.drain()
-			l.in.release(0)
-		default:
-			return l, nil
-		}
-	}
 }

@@ -2,33 +2,13 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/engine/live"
-	"github.com/fre-engine/fre/internal/waiting"
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/template"
 )
-
-// errRetired tells a waiting event that the function was replaced or removed. The caller looks
-// the name up again.
-var errRetired = errors.New("function was replaced")
-
-// waiters are events without an instance. The request is the time of the event's arrival.
-type (
-	waiters = waiting.Queue[time.Time, grant]
-	waiter  = waiting.Waiter[time.Time, grant]
-)
-
-type grant struct {
-	in   *instance
-	cold bool
-	err  error
-}
 
 // patience says which instances an event may wait for.
 type patience int
@@ -47,6 +27,26 @@ type lease struct {
 	in    *instance
 	kind  sandbox.StartKind
 	start time.Duration // from the request for a lease to its grant
+}
+
+// lease is acquire, without instances that have ended or announced their end.
+func (f *function) lease(ctx context.Context, waits patience) (lease, error) {
+	for {
+		l, err := f.acquire(ctx, waits)
+		if err != nil {
+			return lease{}, err
+		}
+		select {
+		case <-l.in.conn.Done():
+			l.in.drain()
+			l.in.release(0)
+		case <-l.in.conn.Ending():
+			l.in.drain()
+			l.in.release(0)
+		default:
+			return l, nil
+		}
+	}
 }
 
 // acquire leases an instance: a free one, or the next to become free or ready. Events arriving
@@ -105,110 +105,6 @@ func (f *function) wait(ctx context.Context, w *waiter, began time.Time, release
 	}
 	f.host.metrics.waited.Observe(time.Since(began).Seconds())
 	return g, g.err
-}
-
-// queueLocked queues an event, or returns ErrOverloaded if the event would wait too long. While
-// an instance starts or could be started, waiting is not the queue's fault: then only the number
-// of waiters counts.
-func (f *function) queueLocked(now time.Time) (*waiter, error) {
-	slots := f.busy
-	if f.starting > 0 || len(f.instances) < f.config.Instances.Max {
-		slots = 0
-	}
-	if f.waiters.Len() == 0 || slots == 0 {
-		f.queue.Clear()
-	}
-	if why := f.queue.Full(f.waiters.Len(), slots); why != "" {
-		f.host.metrics.refuse(why)
-		return nil, ErrOverloaded
-	}
-	return f.waiters.Push(now), nil
-}
-
-// grantLocked gives an instance to the oldest waiter. First it refuses stale waiters, but never
-// the last waiter, to shorten the queue for new events.
-func (f *function) grantLocked(g grant) {
-	now := time.Now()
-	for f.waiters.Len() > 1 && f.queue.Stale(now.Sub(f.waiters.First())) {
-		f.waiters.Grant(grant{err: ErrOverloaded})
-		f.host.metrics.refuse(admission.QueueTime)
-	}
-	f.queue.Served(now, now.Sub(f.waiters.First()))
-	f.waiters.Grant(g)
-}
-
-// refuseWaitersLocked gives the n oldest waiters an error.
-func (f *function) refuseWaitersLocked(n int, err error) {
-	for range n {
-		f.waiters.Grant(grant{err: err})
-	}
-}
-
-// takeFreeLocked counts one more event on the most recently used instance with room. The least
-// used instances thus become idle and stop.
-func (f *function) takeFreeLocked() *instance {
-	if len(f.free) == 0 {
-		return nil
-	}
-	in := f.free[len(f.free)-1]
-	in.inflight++
-	in.state = live.StateBusy
-	f.busy++
-	if in.inflight >= f.config.Instances.Concurrency {
-		f.free = f.free[:len(f.free)-1]
-		in.listed = false
-	}
-	return in
-}
-
-// startForWaitersLocked starts as many instances as the waiting events fill, less the starts
-// under way, within the template's maximum and the tenant's quota.
-func (f *function) startForWaitersLocked() {
-	c := f.config.Instances.Concurrency
-	need := (f.waiters.Len()+c-1)/c - f.starting
-	for ; need > 0 && len(f.instances) < f.config.Instances.Max; need-- {
-		if err := f.reserveLocked(); err != nil {
-			f.refuseLocked(err)
-			return
-		}
-		f.startLocked()
-	}
-}
-
-// startLocked starts one instance in the background. The caller has reserved the quota.
-func (f *function) startLocked() {
-	in := &instance{f: f, state: live.StateStarting, reserved: true}
-	f.instances[in] = struct{}{}
-	f.starting++
-	f.host.life.Spawn(func() { in.run() })
-}
-
-// serveLocked grants an instance with room to the oldest waiters, then lists the instance as free
-// and sets its state.
-func (f *function) serveLocked(in *instance, cold bool) {
-	c := f.config.Instances.Concurrency
-	for in.hung == 0 && in.inflight < c && f.waiters.Len() > 0 {
-		in.inflight++
-		f.busy++
-		f.grantLocked(grant{in: in, cold: cold})
-	}
-	if in.hung == 0 && in.inflight < c && !in.listed {
-		f.free = append(f.free, in)
-		in.listed = true
-	}
-	in.state = live.StateBusy
-	if in.inflight == 0 {
-		in.state = live.StateIdle
-		in.idleSince = time.Now()
-	}
-}
-
-// dropLocked takes an instance out of the free list.
-func (f *function) dropLocked(in *instance) {
-	if i := slices.Index(f.free, in); i >= 0 {
-		f.free = slices.Delete(f.free, i, i+1)
-	}
-	in.listed = false
 }
 
 // eventSlot counts a fresh-per-event sandbox against the template's maximum. At the maximum or at
@@ -276,8 +172,4 @@ func (f *function) endEvent(in *instance, kept time.Duration) {
 		}
 		f.grantLocked(grant{in: f.newEventLocked()})
 	}
-}
-
-func (p *program) fresh() bool {
-	return p.config.Instances.Isolation == template.IsolationEvent
 }

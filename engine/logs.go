@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 
 	"github.com/fre-engine/fre/engine/live"
@@ -26,7 +27,10 @@ func (e *Engine) Logs(ctx context.Context, name string, o live.LogOptions, emit 
 	return d.logs.Read(ctx, e.life.Closed(), o, emit)
 }
 
-// pipes makes the outputs of one of the function's sandboxes.
-func (p *program) pipes(streams ...string) ([]live.Output, error) {
-	return p.logs.Pipes(p.revision, streams...)
+func (e *Engine) logDir(function string) string {
+	return filepath.Join(e.cfg.StateDir, "logs", function)
+}
+
+func (e *Engine) openLog(function string) (*live.Log, error) {
+	return live.OpenLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
 }

@@ -66,8 +66,8 @@ func newMetrics() *metrics {
 	return m
 }
 
-func (m *metrics) failed(f *function, took time.Duration, err error) {
-	m.duration.WithLabelValues(f.name, outcome(err), f.number()).Observe(took.Seconds())
+func (m *metrics) failed(function, revision string, took time.Duration, err error) {
+	m.duration.WithLabelValues(function, outcome(err), revision).Observe(took.Seconds())
 }
 
 // Reasons to refuse an event, in addition to package admission's.

@@ -14,30 +14,6 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// StepError says that a pipeline failed after a step has run, or because a step is missing. A
-// caller must not take the event for a refused one and send it elsewhere.
-type StepError struct {
-	Failure failure.Code // of the step, or failure.StepMissing
-	Err     error
-}
-
-func (e *StepError) Error() string { return e.Err.Error() }
-
-// Code returns Failure.
-func (e *StepError) Code() failure.Code { return e.Failure }
-
-// Unwrap returns Err if the step itself failed, else nil.
-func (e *StepError) Unwrap() error {
-	switch e.Failure { //nolint:exhaustive // the three by which a step that ran can fail
-	case failure.FunctionError, failure.FunctionCrashed, failure.Timeout:
-		return e.Err
-	}
-	return nil
-}
-
-// isPipeline reports whether the function is only a sequence of functions.
-func (p *program) isPipeline() bool { return p.config.Protocol == image.ProtocolPipeline }
-
 // pipeline has the function's steps handle the event. The event takes an engine slot, which the
 // first step uses, and no instance.
 func (ev *event) pipeline(r *Request) (*Response, error) {
@@ -70,13 +46,6 @@ func (ev *event) pipeline(r *Request) (*Response, error) {
 		ev.finish(context.Cause(&ev.ctx))
 	}
 	return &ev.resp, nil
-}
-
-// handles adds n to the count of events under way in a pipeline.
-func (f *function) handles(n int) {
-	f.mu.Lock()
-	f.busy += n
-	f.mu.Unlock()
 }
 
 // stepFailed logs the error of a step for the pipeline's owner and returns the client's error.
@@ -161,7 +130,7 @@ func (e *Engine) stepsOf(name, revision string) (all [][]string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := e.cfg.Store.Image(string(d.spec.revision(number).Image))
+	img, err := e.cfg.Store.Image(string(d.spec.keptRevision(number).Image))
 	if err != nil {
 		return nil, fmt.Errorf("revision %d of %s: %w: deploy again", number, name, ErrImageGone)
 	}

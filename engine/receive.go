@@ -6,9 +6,6 @@ import (
 	"io"
 	"sync"
 	"time"
-
-	"github.com/fre-engine/fre/admission"
-	"github.com/fre-engine/fre/internal/waiting"
 )
 
 // A slow client must not occupy the function's concurrency. The engine reads a short body before
@@ -26,8 +23,6 @@ const (
 	// mostReceived bounds the memory of all short bodies under way, in bytes. Beyond this bound a
 	// short body flows.
 	mostReceived = 64 << 20
-	// mostFlowsWait is how many events of a function may wait for a slot for a flowing body.
-	mostFlowsWait = 1024
 	// A flowing body is judged every slowEvery. It is slow if the function has waited for the
 	// body more than half of that time and fewer than slowBytes have come.
 	slowEvery = 5 * time.Second
@@ -173,61 +168,6 @@ func (b *flow) Close() error {
 		return c.Close()
 	}
 	return nil
-}
-
-// flows counts a function's events with flowing bodies.
-type flows struct {
-	mu      sync.Mutex
-	n       int
-	waiting waiting.Queue[struct{}, struct{}]
-}
-
-// crowded reports whether an event waits for the slot of a flowing body: an event with a flowing
-// body, or any event of a function with a single slot.
-func (f *function) crowded() bool {
-	f.flows.mu.Lock()
-	waiting := f.flows.waiting.Len()
-	f.flows.mu.Unlock()
-	if f.capacity() == 1 {
-		f.mu.Lock()
-		waiting += f.waiters.Len()
-		f.mu.Unlock()
-	}
-	return waiting > 0
-}
-
-// capacity returns how many events the function may run at once.
-func (p *program) capacity() int { return p.config.Instances.Max * p.config.Instances.Concurrency }
-
-// enter waits until fewer than half of the function's slots serve flowing bodies.
-func (s *flows) enter(ctx context.Context, p *program) error {
-	most := max(1, p.capacity()/2)
-	s.mu.Lock()
-	switch {
-	case s.n < most:
-		s.n++
-		s.mu.Unlock()
-		return nil
-	case s.waiting.Len() >= mostFlowsWait:
-		s.mu.Unlock()
-		p.host.metrics.refuse(admission.QueueLength)
-		return fmt.Errorf("%w: too many requests with unfinished bodies; retry later, or send a Content-Length", ErrOverloaded)
-	}
-	turn := s.waiting.Push(struct{}{})
-	s.mu.Unlock()
-	_, err := turn.Wait(ctx, &s.mu, func(struct{}) { s.leave() })
-	return err
-}
-
-// leave gives the slot to the next waiting event.
-func (s *flows) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting.Len() == 0 {
-		s.n--
-		return
-	}
-	s.waiting.Grant(struct{}{})
 }
 
 // rewind seeks to the start of a body in memory, and reports whether it could.

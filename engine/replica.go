@@ -14,48 +14,6 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// Table records deployments for other nodes. The engine writes a deployment to the table before
-// putting it in force; if the write fails, so does the deployment. Temporary functions are not
-// written.
-type Table interface {
-	// Prepare brings an image to where peers pull it from. Prepare may take a while, and blocks
-	// no deployment.
-	Prepare(ctx context.Context, img *store.Image) error
-	// Commit writes a function's record. The engine calls Commit under its deployment lock: one
-	// call at a time, and Commit must not deploy, change or remove functions.
-	Commit(ctx context.Context, r *Record) error
-}
-
-// Record is a function with all revisions, as exchanged by nodes.
-type Record struct {
-	Name    string          // qualified
-	Removed bool            // the function was removed; all fields but Name are zero
-	Spec    json.RawMessage // revisions, split and aliases; decoded by [Engine.Apply] only
-	Images  []store.Digest  // of the revisions; those with events or an alias come first
-	Serving int             // how many of Images have events or an alias; the rest may be missing
-	Front   Front
-}
-
-// recordOf builds the record of a deployment.
-func recordOf(d *deployment) (*Record, error) {
-	raw, err := json.Marshal(d.spec)
-	if err != nil {
-		return nil, err
-	}
-	r := &Record{Name: d.name, Spec: raw, Front: d.front}
-	for _, serving := range []bool{true, false} {
-		for _, rev := range d.spec.Revisions {
-			if d.spec.serves(rev.Number) == serving && !slices.Contains(r.Images, rev.Image) {
-				r.Images = append(r.Images, rev.Image)
-			}
-		}
-		if serving {
-			r.Serving = len(r.Images)
-		}
-	}
-	return r, nil
-}
-
 // Records returns the records of all but temporary functions.
 func (e *Engine) Records() ([]*Record, error) {
 	var all []*Record
@@ -71,18 +29,6 @@ func (e *Engine) Records() ([]*Record, error) {
 		all = append(all, r)
 	}
 	return all, nil
-}
-
-// commitLocked writes a deployment to the table, unless it is temporary or came from the table.
-func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
-	if e.cfg.Table == nil || d.spec.Temporary || d.spec.known {
-		return nil
-	}
-	r, err := recordOf(d)
-	if err != nil {
-		return err
-	}
-	return e.cfg.Table.Commit(ctx, r)
 }
 
 // Apply puts a record of another node in force, with the same revision numbers. The images of
@@ -116,7 +62,7 @@ func (e *Engine) Apply(ctx context.Context, r *Record) error {
 		}
 		old.spec, old.logs = was.spec, was.logs
 		for number, f := range was.live {
-			if a, b := was.spec.revision(number), spec.revision(number); b == nil || a != nil && a.Image == b.Image && a.Deployed.Equal(b.Deployed) {
+			if a, b := was.spec.keptRevision(number), spec.keptRevision(number); b == nil || a != nil && a.Image == b.Image && a.Deployed.Equal(b.Deployed) {
 				old.live[number] = f
 			} else {
 				strangers = append(strangers, f)
@@ -194,7 +140,7 @@ func checkRecord(r *Record) (*functionSpec, error) {
 	}
 	sum := 0
 	for _, w := range spec.Traffic.Weights {
-		if w.Percent < 1 || spec.revision(w.Revision) == nil {
+		if w.Percent < 1 || spec.keptRevision(w.Revision) == nil {
 			return nil, bad(fmt.Sprintf("weight of revision %d", w.Revision))
 		}
 		sum += w.Percent
@@ -203,12 +149,12 @@ func checkRecord(r *Record) (*functionSpec, error) {
 		return nil, bad("weights do not add up to 100")
 	}
 	for _, h := range spec.Traffic.Headers {
-		if spec.revision(h.Revision) == nil {
+		if spec.keptRevision(h.Revision) == nil {
 			return nil, bad(fmt.Sprintf("header of revision %d", h.Revision))
 		}
 	}
 	for alias, number := range spec.Aliases {
-		if spec.revision(number) == nil || !template.ValidName(alias) {
+		if spec.keptRevision(number) == nil || !template.ValidName(alias) {
 			return nil, bad(fmt.Sprintf("alias %q of revision %d", alias, number))
 		}
 	}

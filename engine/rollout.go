@@ -9,80 +9,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
-
-// RevisionState is a row in a list of revisions.
-type RevisionState struct {
-	Revision
-	Percent   int      // of the events without a named revision
-	Aliases   []string // sorted
-	Instances int      // live sandboxes
-	Resting   bool     // has lost its events; keeps instances for a while
-	ImageGone bool
-}
-
-// Revisions lists the kept revisions of a function, newest first.
-type Revisions struct {
-	Function  string
-	Traffic   Traffic
-	Revisions []RevisionState
-}
-
-// Revisions returns a function's revisions. Errors: *UnknownError.
-func (e *Engine) Revisions(name string) (*Revisions, error) {
-	d, err := e.find(name)
-	if err != nil {
-		return nil, err
-	}
-	return e.revisionsOf(d), nil
-}
-
-func (e *Engine) revisionsOf(d *deployment) *Revisions {
-	out := &Revisions{Function: d.name, Traffic: d.spec.Traffic}
-	for _, r := range slices.Backward(d.spec.Revisions) {
-		s := RevisionState{Revision: r, Aliases: []string{}}
-		for _, w := range d.spec.Traffic.Weights {
-			if w.Revision == r.Number {
-				s.Percent = w.Percent
-			}
-		}
-		for _, alias := range slices.Sorted(maps.Keys(d.spec.Aliases)) {
-			if d.spec.Aliases[alias] == r.Number {
-				s.Aliases = append(s.Aliases, alias)
-			}
-		}
-		_, err := e.cfg.Store.Image(string(r.Image))
-		s.ImageGone = errors.Is(err, fs.ErrNotExist)
-		if f := d.live[r.Number]; f != nil {
-			f.mu.Lock()
-			s.Instances, s.Resting = len(f.instances), f.resting
-			f.mu.Unlock()
-		}
-		out.Revisions = append(out.Revisions, s)
-	}
-	return out
-}
-
-// Target names a revision: by number, by alias, or as "latest".
-type Target struct {
-	Revision string
-	Percent  int // of a weight
-
-	Header, Value string // of a header route
-}
-
-// Split is the argument of SetTraffic. Without Weights the current weights stay; Headers always
-// replaces all header routes.
-type Split struct {
-	Weights []Target
-	Headers []Target
-	Sticky  string // as in Traffic
-}
 
 // SetTraffic splits a function's events. Errors: *UnknownError, ErrTraffic, ErrImageGone.
 func (e *Engine) SetTraffic(ctx context.Context, name string, o Split) (*Revisions, error) {
@@ -228,7 +159,7 @@ func (e *Engine) change(ctx context.Context, name string, change func(name strin
 		return nil, err
 	}
 	e.Changes().Add(d.main.changed(store.ActionRoute))
-	return e.revisionsOf(d), nil
+	return d.listRevisions(), nil
 }
 
 // applyLocked stores a function's new spec and puts it in force. The caller holds deployMu. old
@@ -303,7 +234,7 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 	}
 	if old != nil {
 		for _, r := range old.spec.Revisions {
-			if spec.revision(r.Number) == nil {
+			if spec.keptRevision(r.Number) == nil {
 				e.metrics.forget(name, r.Number)
 			}
 		}
@@ -311,182 +242,14 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 	return d, nil
 }
 
-// publishLocked publishes a new map of functions with name set to d, or removed if d is nil. The
-// caller holds deployMu.
-func (e *Engine) publishLocked(name string, d *deployment) {
-	next := maps.Clone(*e.functions.Load())
-	if d == nil {
-		delete(next, name)
-	} else {
-		next[name] = d
+// commitLocked writes a deployment to the table, unless it is temporary or came from the table.
+func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
+	if e.cfg.Table == nil || d.spec.Temporary || d.spec.known {
+		return nil
 	}
-	e.functions.Store(&next)
-}
-
-// withLiveLocked publishes d with the revision f live under number, or without that revision if f
-// is nil. The caller holds deployMu.
-func (e *Engine) withLiveLocked(d *deployment, number int, f *function) error {
-	live := maps.Clone(d.live)
-	delete(live, number)
-	if f != nil {
-		live[number] = f
-	}
-	next, err := newDeployment(d.name, d.spec, live, d.logs)
-	if err == nil {
-		e.publishLocked(d.name, next)
-	}
-	return err
-}
-
-// revive makes a revision without traffic live, for an event that names the revision. The
-// revision then rests.
-func (e *Engine) revive(name string, number int) (*function, error) {
-	e.deployMu.Lock()
-	defer e.deployMu.Unlock()
-	d, err := e.find(name)
+	r, err := recordOf(d)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r := d.spec.revision(number)
-	if r == nil {
-		return nil, &UnknownError{Function: name, Revision: fmt.Sprint(number)}
-	}
-	if f := d.live[number]; f != nil {
-		return f, nil
-	}
-	f, err := e.newRevision(d.name, d.spec, r)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("revision %d of %s: %w: deploy again", number, name, ErrImageGone)
-		}
-		return nil, err
-	}
-	f.logs = d.logs
-	e.prepare(f)
-	f.measure()
-	e.rest(f)
-	return f, e.withLiveLocked(d, number, f)
-}
-
-// restMost bounds the rest of a revision without events.
-const restMost = 5 * time.Minute
-
-func (p *program) restFor() time.Duration {
-	return min(max(p.config.Instances.Idle, time.Second), restMost)
-}
-
-// rest keeps a revision alive after its traffic has gone elsewhere. Its instances still handle
-// events that name the revision, and all events after a rollback, until the idle time ends.
-// Waiting events go to the function's next revision, and tunnels end. If a quota bounds the
-// tenant's instances, idle ones stop at once and leave the quota to the next revision.
-func (e *Engine) rest(f *function) {
-	f.mu.Lock()
-	if f.retired || f.resting {
-		f.mu.Unlock()
-		return
-	}
-	f.resting, f.restedAt, f.restCount = true, time.Now(), f.invocations.Load()
-	f.refuseWaitersLocked(f.waiters.Len(), errRetired)
-	var idle []*instance
-	if f.bounded() {
-		idle = f.drainLocked()
-	}
-	f.restTimer = time.AfterFunc(f.restFor(), func() { e.rested(f) })
-	f.mu.Unlock()
-	for _, in := range idle {
-		in.stop()
-	}
-	f.tunnels.cut()
-	f.forks.close()
-}
-
-func (f *function) rests() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.resting
-}
-
-// wake ends rest and starts the template's minimum of warm instances.
-func (f *function) wake() {
-	f.mu.Lock()
-	rested := f.resting && !f.retired
-	if rested {
-		f.resting = false
-		f.restTimer.Stop()
-	}
-	f.mu.Unlock()
-	if rested {
-		f.forks.open()
-	}
-	f.warm()
-}
-
-// rested runs when the rest timer fires. It retires the revision if no instance is left and no
-// event has come since the last look; otherwise it sets the timer again.
-func (e *Engine) rested(f *function) {
-	if e.life.Begin() != nil {
-		return
-	}
-	defer e.life.Done()
-	f.mu.Lock()
-	if f.retired || !f.resting {
-		f.mu.Unlock()
-		return
-	}
-	if n := f.invocations.Load(); len(f.instances)+f.waiters.Len() > 0 || n != f.restCount {
-		f.restCount = n
-		f.restTimer.Reset(f.restFor())
-		f.mu.Unlock()
-		return
-	}
-	f.mu.Unlock()
-	e.deployMu.Lock()
-	defer e.deployMu.Unlock()
-	d := (*e.functions.Load())[f.name]
-	if d == nil || d.live[f.revision] != f || !f.rests() {
-		return
-	}
-	if err := e.withLiveLocked(d, f.revision, nil); err != nil {
-		e.log.Error("revision not retired", "function", f.name, "revision", f.revision, "error", err)
-		return
-	}
-	f.retire()
-}
-
-func (f *function) isRetired() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.retired
-}
-
-// describe returns the function as lists show it: the same pointer until a value changes.
-func (d *deployment) describe() *Function {
-	now := d.main.count()
-	for _, f := range d.live {
-		if f == d.main {
-			continue
-		}
-		c := f.count()
-		now.instances, now.busy, now.queued = now.instances+c.instances, now.busy+c.busy, now.queued+c.queued
-		if d.spec.serves(f.revision) {
-			now.invocations, now.failures = now.invocations+c.invocations, now.failures+c.failures
-		}
-	}
-	if last := d.shown.Load(); last != nil && last.counters == now {
-		return last
-	}
-	f := d.main
-	shown := &Function{
-		Name: d.name, Image: f.image.Digest, ImageRef: f.ref(),
-		Config: f.config, Deployed: f.deployed, Revision: f.revision, Latest: d.spec.Last, Traffic: d.spec.Traffic,
-		Instances: now.instances, Busy: now.busy, Queued: now.queued, Fork: now.fork,
-		Invocations: now.invocations, Failures: now.failures,
-		Defences: f.host.cfg.Sandboxes.Defences(), counters: now,
-	}
-	if f.interpreters != nil {
-		interpreters := now.interpreters
-		shown.Interpreters = &interpreters
-	}
-	d.shown.Store(shown)
-	return shown
+	return e.cfg.Table.Commit(ctx, r)
 }

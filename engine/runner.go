@@ -9,9 +9,11 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
@@ -109,6 +111,52 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 	return r.host.boxes.RunToEnd(ctx, r.newBox(spec.ID, c), spec)
 }
 
+// runParked runs c by a parked tool of p. ran is false if none could be used; then nothing has
+// happened.
+func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *interpreterPool, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, ran bool, err error) {
+	f := sandbox.Furnishing{Limits: limits}
+	for _, b := range c.Binds {
+		if b.Writable {
+			f.Mounts = append(f.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: true, Mapped: true})
+		}
+	}
+	for pi := p.takeReady(); pi != nil; pi = p.takeReady() {
+		err := ownBinds(c.Binds, live.FunctionUID)
+		if err == nil {
+			err = pi.sb.Furnish(f)
+		}
+		if errors.Is(err, os.ErrProcessDone) {
+			r.interpreters.died.Add(1)
+			pi.drop()
+			continue
+		}
+		if err != nil {
+			pi.drop()
+			r.host.log.WarnContext(ctx, "parked program not usable: the build step starts its own", "program", c.Args[0], "error", err)
+			return sandbox.ExitStatus{}, false, nil
+		}
+		status, err := r.finish(ctx, c, pi, tail)
+		return status, true, err
+	}
+	return sandbox.ExitStatus{}, false, nil
+}
+
+// finish runs a furnished tool to its end.
+func (r buildRunner) finish(ctx context.Context, c *image.Command, pi *interpreter, tail *tailWriter) (sandbox.ExitStatus, error) {
+	defer func() { _ = pi.conn.Close() }()
+	out, errs := follow(pi.stdout, c.Stdout, tail), follow(pi.stderr, c.Stderr, tail)
+	b := r.newBox(pi.id, c)
+	r.host.boxes.Adopt(b, pi.sb)
+	loadErr := pi.conn.Load(ctx, &channel.Load{Handler: c.Args[len(c.Args)-1], Dir: c.Dir})
+	if loadErr != nil {
+		b.Kill()
+	}
+	status, err := b.WaitEnd(ctx)
+	<-out
+	<-errs
+	return status, errors.Join(err, loadErr)
+}
+
 func (buildRunner) newBox(id string, c *image.Command) *live.Box {
 	return &live.Box{ID: id, Tenant: buildTenant, Image: "build", Command: c.Args, State: func() live.State { return live.StateBusy }}
 }
@@ -123,6 +171,18 @@ func ownBinds(binds []image.Bind, id int) error {
 		}
 	}
 	return nil
+}
+
+// buildStepFailed returns the error of a build step. The error names the limit that ended the
+// step: no key of a template raises the limits of build steps.
+func buildStepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
+	switch {
+	case s.OOMKilled:
+		output = fmt.Sprintf("out of memory: a build step has at most %d GiB: use less memory, for example fewer parallel jobs\n%s", int64(buildMemory)>>30, output)
+	case strings.Contains(output, "No space left on device"), strings.Contains(output, "ENOSPC"):
+		output += fmt.Sprintf("\n/tmp of a build step holds at most %d GiB: write to the step's working directory", int64(buildTmp)>>30)
+	}
+	return &image.ExitError{Args: args, Status: s.Code, Output: output}
 }
 
 // collector copies a pipe to a writer and to the tail that error messages quote.

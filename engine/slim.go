@@ -62,11 +62,3 @@ func (p *program) opened(ctx context.Context) ([]string, error) {
 	}
 	return p.opens.Paths()
 }
-
-// endTrace stops the trace of the function.
-func (p *program) endTrace() error {
-	if p.opens == nil {
-		return nil
-	}
-	return p.opens.Close()
-}

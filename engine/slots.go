@@ -11,6 +11,7 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/waiting"
+	"github.com/fre-engine/fre/template"
 )
 
 // ErrEngineOverloaded: too many events, of all functions together, are under way.
@@ -54,7 +55,7 @@ func (s *slotShare) before(o *slotShare) bool {
 }
 
 func newSlots(all int, queue admission.QueueConfig) *slots {
-	return &slots{all: all, most: max(1, all-all/4), beyond: max(all, 4*mostSteps), queue: admission.NewQueue(queue)}
+	return &slots{all: all, most: max(1, all-all/4), beyond: max(all, 4*template.MaxSteps), queue: admission.NewQueue(queue)}
 }
 
 // beside takes a slot for an event of the function at once, if need be beyond the limit, or fails

@@ -122,7 +122,7 @@ func (t *Agents) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, er
 	defer root.Close()
 	s := &snapshotting{ctx: ctx, w: w}
 	s.most, s.full = t.snapshotMost(&a.shown)
-	if err := s.dir(root, "", 0); err != nil {
+	if err := s.copyDir(root, "", 0); err != nil {
 		return "", err
 	}
 	tree, err := w.Commit(ctx)
@@ -148,13 +148,13 @@ func (t *Agents) snapshotMost(of *Agent) (most int64, full error) {
 	return most, full
 }
 
-// dir opens one Root per level: even if a program renames directories meanwhile, no path leaves
+// copyDir opens one Root per level: even if a program renames directories meanwhile, no path leaves
 // /work.
-func (s *snapshotting) dir(root *os.Root, at string, depth int) error {
+func (s *snapshotting) copyDir(root *os.Root, at string, depth int) error {
 	if depth > snapshotDepth {
 		return ErrSnapshotLimit
 	}
-	d, err := root.Open(".")
+	d, err := root.OpenFile(".", os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (s *snapshotting) dir(root *os.Root, at string, depth int) error {
 	for {
 		list, err := d.ReadDir(512)
 		for _, e := range list {
-			if err := s.entry(root, e.Name(), path.Join(at, e.Name()), depth); err != nil {
+			if err := s.copyEntry(root, e.Name(), path.Join(at, e.Name()), depth); err != nil {
 				return err
 			}
 		}
@@ -175,7 +175,7 @@ func (s *snapshotting) dir(root *os.Root, at string, depth int) error {
 	}
 }
 
-func (s *snapshotting) entry(root *os.Root, name, at string, depth int) error {
+func (s *snapshotting) copyEntry(root *os.Root, name, at string, depth int) error {
 	if err := s.ctx.Err(); err != nil {
 		return context.Cause(s.ctx)
 	}
@@ -199,7 +199,7 @@ func (s *snapshotting) entry(root *os.Root, name, at string, depth int) error {
 		if err := s.w.Directory(at, info.Mode().Perm(), info.ModTime()); err != nil {
 			return err
 		}
-		return s.dir(sub, at, depth+1)
+		return s.copyDir(sub, at, depth+1)
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := root.Readlink(name)
 		if err != nil {
@@ -302,7 +302,7 @@ func restoreEntry(from, to *os.Root, p string, d fs.DirEntry, owner int) error {
 }
 
 func copyFile(from, to *os.Root, p string) (err error) {
-	in, err := from.Open(p)
+	in, err := from.OpenFile(p, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (r *rig) holes(id string, bytes, limit int64) {
 	}
 	r.agents.mu.Lock()
 	defer r.agents.mu.Unlock()
-	r.agents.byID[id] = &agent{f: &function{program: program{host: r.Engine.host, name: id + ".acme", work: work}}, shown: Agent{ID: id, Tenant: "acme", WorkBytes: limit}}
+	r.agents.byID[id] = &agent{f: &function{program: program{host: r.host, name: id + ".acme", work: work}}, shown: Agent{ID: id, Tenant: "acme", WorkBytes: limit}}
 	r.t.Cleanup(func() {
 		r.agents.mu.Lock()
 		defer r.agents.mu.Unlock()

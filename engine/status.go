@@ -69,3 +69,36 @@ func (e *Engine) Status() (Status, error) {
 	s.Busiest = s.Busiest[:min(len(s.Busiest), busiest)]
 	return s, err
 }
+
+// Holdings counts resources that the engine holds now.
+type Holdings struct {
+	Buffers   buffer.Stats
+	Sandboxes int
+	Cgroups   int // in use and ready
+}
+
+// Holdings returns the current counts.
+func (e *Engine) Holdings() (Holdings, error) {
+	groups, err := e.cfg.Sandboxes.Cgroups()
+	return Holdings{Buffers: e.buffers.Stats(), Sandboxes: e.boxes.Len(), Cgroups: groups}, err
+}
+
+// CheckOptions configure [Engine.Checks].
+type CheckOptions struct {
+	Costs bool // also measure the cost of each feature; takes some tenths of a second
+}
+
+// Checks probes the host, the state directory and the engine's pools.
+func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
+	memory, err := sandbox.HostMemory()
+	if err != nil {
+		return nil, err
+	}
+	checks := append(Checks(e.cfg.StateDir), checkPools(memory, e.cfg.BufferBytes, e.cfg.Interpreters.MemoryBytes, e.forks.left))
+	if !o.Costs {
+		return checks, nil
+	}
+	e.measuring.Lock() // two measurements at once would disturb each other
+	defer e.measuring.Unlock()
+	return checks, Measure(checks, e.cfg.StateDir)
+}

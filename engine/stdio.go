@@ -123,11 +123,11 @@ func (b *stdioBody) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	n, err := b.out.Read(p)
-	return n, b.ended(err)
+	return n, b.endError(err)
 }
 
-// ended turns the pipe's error into the answer's error.
-func (b *stdioBody) ended(err error) error {
+// endError turns the pipe's error into the answer's error.
+func (b *stdioBody) endError(err error) error {
 	switch {
 	case err != nil && b.ev.ctx.Err() != nil: // the event's end closed the pipe
 		return context.Cause(&b.ev.ctx)

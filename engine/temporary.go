@@ -1,11 +1,7 @@
 package engine
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/fre-engine/fre/engine/live"
@@ -35,28 +31,4 @@ func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) 
 func (e *Engine) removeTemporary(function string) error {
 	work := e.tenants.WorkPath(filepath.Join(temporaryName, function))
 	return errors.Join(e.volumes.Remove(work), linux.RemoveAll(filepath.Dir(work)))
-}
-
-// forgetTemporary removes the temporary functions of an earlier engine. A function with an error
-// does not keep the rest from starting.
-func (e *Engine) forgetTemporary() {
-	for _, rec := range e.cfg.Store.Functions() {
-		var spec functionSpec
-		if json.Unmarshal(rec.Spec, &spec) != nil || !spec.Temporary {
-			continue
-		}
-		err := errors.Join(e.cfg.Store.RemoveFunction(context.Background(), rec.Name), os.RemoveAll(e.logDir(rec.Name)))
-		if err != nil {
-			e.log.Error("temporary function not removed", "function", rec.Name, "error", err)
-		}
-	}
-	left, err := os.ReadDir(filepath.Join(e.cfg.StateDir, "tenants", temporaryName))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		e.log.Error("temporary functions not removed", "error", err)
-	}
-	for _, dir := range left {
-		if err := e.removeTemporary(dir.Name()); err != nil {
-			e.log.Error("temporary function's /work not removed", "function", dir.Name(), "error", err)
-		}
-	}
 }

@@ -1,19 +1,14 @@
 package engine
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
-	"os"
 	"path"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/channel"
-	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -76,50 +71,4 @@ func (s *interpreters) closeTools() {
 	for _, p := range tools {
 		p.pool.Load().Close()
 	}
-}
-
-// runParked runs c by a parked tool of p. ran is false if none could be used; then nothing has
-// happened.
-func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *interpreterPool, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, ran bool, err error) {
-	f := sandbox.Furnishing{Limits: limits}
-	for _, b := range c.Binds {
-		if b.Writable {
-			f.Mounts = append(f.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: true, Mapped: true})
-		}
-	}
-	for pi := p.lease(); pi != nil; pi = p.lease() {
-		err := ownBinds(c.Binds, live.FunctionUID)
-		if err == nil {
-			err = pi.sb.Furnish(f)
-		}
-		if errors.Is(err, os.ErrProcessDone) {
-			r.interpreters.died.Add(1)
-			pi.drop()
-			continue
-		}
-		if err != nil {
-			pi.drop()
-			r.host.log.WarnContext(ctx, "parked program not usable: the build step starts its own", "program", c.Args[0], "error", err)
-			return sandbox.ExitStatus{}, false, nil
-		}
-		status, err := r.finish(ctx, c, pi, tail)
-		return status, true, err
-	}
-	return sandbox.ExitStatus{}, false, nil
-}
-
-// finish runs a furnished tool to its end.
-func (r buildRunner) finish(ctx context.Context, c *image.Command, pi *interpreter, tail *tailWriter) (sandbox.ExitStatus, error) {
-	defer func() { _ = pi.conn.Close() }()
-	out, errs := follow(pi.stdout, c.Stdout, tail), follow(pi.stderr, c.Stderr, tail)
-	b := r.newBox(pi.id, c)
-	r.host.boxes.Adopt(b, pi.sb)
-	loadErr := pi.conn.Load(ctx, &channel.Load{Handler: c.Args[len(c.Args)-1], Dir: c.Dir})
-	if loadErr != nil {
-		b.Kill()
-	}
-	status, err := b.WaitEnd(ctx)
-	<-out
-	<-errs
-	return status, errors.Join(err, loadErr)
 }

@@ -5,35 +5,33 @@ import (
 	"time"
 )
 
-// tunnel is an event whose function has switched protocols. cancel ends the event.
-type tunnel interface{ cancel(cause error) }
-
-// tunnels are a function's events that last until one side ends them.
+// tunnels are a function's events that last until one side ends them: their functions have
+// switched protocols.
 type tunnels struct {
 	mu    sync.Mutex
-	all   map[tunnel]struct{}
-	ended bool      // no event becomes a tunnel any more
-	cutAt time.Time // no event that began before cutAt becomes a tunnel
+	all   map[string]func(cause error) // by the event's name; ends the event
+	ended bool                         // no event becomes a tunnel any more
+	cutAt time.Time                    // no event that began before cutAt becomes a tunnel
 }
 
 // add keeps an event until remove. It returns false if the event may not become a tunnel.
-func (t *tunnels) add(ev tunnel, began time.Time) bool {
+func (t *tunnels) add(event string, began time.Time, cancel func(cause error)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || began.Before(t.cutAt) {
 		return false
 	}
 	if t.all == nil {
-		t.all = map[tunnel]struct{}{}
+		t.all = map[string]func(error){}
 	}
-	t.all[ev] = struct{}{}
+	t.all[event] = cancel
 	return true
 }
 
-func (t *tunnels) remove(ev tunnel) {
+func (t *tunnels) remove(event string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.all, ev)
+	delete(t.all, event)
 }
 
 // end ends all tunnels, and lets none begin.
@@ -51,7 +49,7 @@ func (t *tunnels) cut() {
 	all := t.all
 	t.all = nil
 	t.mu.Unlock()
-	for ev := range all {
-		ev.cancel(ErrClosed)
+	for _, cancel := range all {
+		cancel(ErrClosed)
 	}
 }
