@@ -2,12 +2,10 @@ package live
 
 import (
 	"fmt"
-	"iter"
 	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/sandbox"
 )
 
 // Quotas bound a tenant's resources at any time; 0 is no bound.
@@ -61,6 +59,12 @@ type Use struct {
 	Builds, WaitingBuilds int64
 }
 
+// Values of QuotaError.What.
+const (
+	QuotaOfMemory = "bytes of memory"
+	QuotaOfCPU    = "thousandths of a CPU"
+)
+
 // Share counts a tenant's instances and runs of containers. An instance counts from the
 // decision to start it until its end, or until the instance is idle after a replacement of the
 // function, whose next instance needs the quota. mu is taken last, under function.mu.
@@ -100,59 +104,11 @@ func (u *Share) Release(memory, cpu int64) {
 	u.cpu -= cpu
 }
 
-// Values of QuotaError.What.
-const (
-	QuotaOfMemory = "bytes of memory"
-	QuotaOfCPU    = "thousandths of a CPU"
-)
-
 // Now returns the current counts, without images and builds.
 func (u *Share) Now() Use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return Use{
 		Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu, Containers: u.containers,
-	}
-}
-
-// Share returns the counts of a tenant, which live as long as the engine.
-func (t *Tenants) Share(tenant string) *Share {
-	if u, ok := t.shares.Load(tenant); ok {
-		return u.(*Share)
-	}
-	u, _ := t.shares.LoadOrStore(tenant, &Share{})
-	return u.(*Share)
-}
-
-// Quotas returns the quotas of a tenant.
-func (t *Tenants) Quotas(tenant string) Quotas {
-	if t.cfg.Quotas == nil {
-		return Quotas{}
-	}
-	return t.cfg.Quotas(tenant)
-}
-
-// ReserveRun counts a run of a container, or of a command, against the tenant's quotas. Error: a
-// *QuotaError if the quotas have no room. release undoes the count; further calls do nothing.
-func (t *Tenants) ReserveRun(tenant string, l sandbox.Limits) (release func(), err error) {
-	u := t.Share(tenant)
-	if err := u.Reserve(tenant, t.Quotas(tenant), l.MemoryBytes, l.CPUMillis); err != nil {
-		return nil, err
-	}
-	u.mu.Lock()
-	u.containers++
-	u.mu.Unlock()
-	return sync.OnceFunc(func() {
-		u.mu.Lock()
-		u.containers--
-		u.mu.Unlock()
-		u.Release(l.MemoryBytes, l.CPUMillis)
-	}), nil
-}
-
-// Shares yields the shares of all tenants that have had one since the engine's start.
-func (t *Tenants) Shares() iter.Seq2[string, *Share] {
-	return func(yield func(string, *Share) bool) {
-		t.shares.Range(func(name, share any) bool { return yield(name.(string), share.(*Share)) })
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -81,6 +82,48 @@ type Tenants struct {
 func NewTenants(cfg TenantsConfig) (*Tenants, error) {
 	t := &Tenants{cfg: cfg, MapErr: sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants")), works: make(map[string]*volume.Volume)}
 	return t, cfg.Work.Check(cfg.Volumes)
+}
+
+// Quotas returns the quotas of a tenant.
+func (t *Tenants) Quotas(tenant string) Quotas {
+	if t.cfg.Quotas == nil {
+		return Quotas{}
+	}
+	return t.cfg.Quotas(tenant)
+}
+
+// Share returns the counts of a tenant, which live as long as the engine.
+func (t *Tenants) Share(tenant string) *Share {
+	if u, ok := t.shares.Load(tenant); ok {
+		return u.(*Share)
+	}
+	u, _ := t.shares.LoadOrStore(tenant, &Share{})
+	return u.(*Share)
+}
+
+// Shares yields the shares of all tenants that have had one since the engine's start.
+func (t *Tenants) Shares() iter.Seq2[string, *Share] {
+	return func(yield func(string, *Share) bool) {
+		t.shares.Range(func(name, share any) bool { return yield(name.(string), share.(*Share)) })
+	}
+}
+
+// ReserveRun counts a run of a container, or of a command, against the tenant's quotas. Error: a
+// *QuotaError if the quotas have no room. release undoes the count; further calls do nothing.
+func (t *Tenants) ReserveRun(tenant string, l sandbox.Limits) (release func(), err error) {
+	u := t.Share(tenant)
+	if err := u.Reserve(tenant, t.Quotas(tenant), l.MemoryBytes, l.CPUMillis); err != nil {
+		return nil, err
+	}
+	u.mu.Lock()
+	u.containers++
+	u.mu.Unlock()
+	return sync.OnceFunc(func() {
+		u.mu.Lock()
+		u.containers--
+		u.mu.Unlock()
+		u.Release(l.MemoryBytes, l.CPUMillis)
+	}), nil
 }
 
 // User returns the identity of a tenant, new at first use.
