@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fre-engine/fre/engine/live"
@@ -55,14 +56,24 @@ type Library struct {
 	gcMu    sync.Mutex // one garbage collection at a time; the first in the lock order
 }
 
-// Open opens the cache of builds. The caller runs Collect.
-func Open(cfg Config) (*Library, error) {
-	l := &Library{cfg: cfg, store: cfg.Store, outward: cfg.Outward.Transport()}
-	if cfg.Builder.Images == nil {
-		cfg.Builder.Images = bases{l}
-	}
-	return l, l.openCache()
+// cache holds the downloads of builds: packages and indexes, verified at use. Any file may be
+// missing, but none may vanish during a build.
+type cache struct {
+	mu     sync.RWMutex // builds hold it for reading; removal of the cache takes it whole, by TryLock
+	volume atomic.Pointer[volume.Volume]
 }
 
-// Close ends idle connections. No build may be under way.
-func (l *Library) Close() { l.outward.CloseIdleConnections() }
+// Image finds an image by name, name:version, digest or a prefix of the digest.
+func (l *Library) Image(ref string) (*store.Image, error) { return l.store.Image(ref) }
+
+// ImageList returns the images of the store from memory, newest first, and the
+// generation of the last change.
+func (l *Library) ImageList() ([]*store.Image, uint64) { return l.store.ImageList() }
+
+// ImageSizes returns the sizes of images on disk, from memory.
+func (l *Library) ImageSizes() *store.Sizes { return l.store.Sizes() }
+
+// Hold protects the images that are built or requested from now on until release is called:
+// neither [Library.GC] nor a prune removes an image between build and deployment. Call Hold
+// before a build whose image is to be deployed or named.
+func (l *Library) Hold() (release func()) { return l.store.Hold() }

@@ -6,19 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
 )
-
-// cache holds the downloads of builds: packages and indexes, verified at use. Any file may be
-// missing, but none may vanish during a build.
-type cache struct {
-	mu     sync.RWMutex // builds hold it for reading; removal of the cache takes it whole, by TryLock
-	volume atomic.Pointer[volume.Volume]
-}
 
 func (l *Library) cachePath() string { return filepath.Join(l.cfg.StateDir, "cache") }
 

@@ -5,69 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
-	"github.com/fre-engine/fre/template"
 )
-
-// ParseTemplate reads a fret.yaml; name is the file in errors. Errors: [template.Errors].
-func (l *Library) ParseTemplate(name string, src []byte) (*template.Template, error) {
-	return l.cfg.Builder.Parse(name, src)
-}
-
-// Template reads the template in dir, for [Library.Build]. Errors: as of [Library.ParseTemplate], and
-// fs.ErrNotExist.
-func (l *Library) Template(dir *os.Root) (*template.Template, error) {
-	return l.cfg.Builder.Template(dir)
-}
-
-// Build makes an image of t, the template in dir, when the tenant's turn has come. It returns the
-// image and the lock to write beside the template. One goroutine at a time calls report. Errors:
-// those of the builder, *[live.QuotaError], [ErrBuildTime].
-func (l *Library) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Progress)) (img *store.Image, lock *image.Lock, err error) {
-	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
-		return l.Building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
-			img, lock, err = l.cfg.Builder.Build(ctx, dir, t, report)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return img, lock, nil
-}
-
-// Hold protects the images that are built or requested from now on until release is called:
-// neither [Library.GC] nor a prune removes an image between build and deployment. Call Hold
-// before a build whose image is to be deployed or named.
-func (l *Library) Hold() (release func()) { return l.store.Hold() }
-
-// Base builds the named base environment, or finds it in the store.
-func (l *Library) Base(ctx context.Context, name string, report func(image.Progress)) (img *store.Image, err error) {
-	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
-		l.cache.mu.RLock()
-		defer l.cache.mu.RUnlock()
-		return l.writing(ctx, func(ctx context.Context) error {
-			img, err = l.cfg.Builder.Base(ctx, name, report)
-			return err
-		})
-	})
-	return img, err
-}
-
-// ImageList returns the images of the store from memory, newest first, and the
-// generation of the last change.
-func (l *Library) ImageList() ([]*store.Image, uint64) { return l.store.ImageList() }
-
-// Image finds an image by name, name:version, digest or a prefix of the digest.
-func (l *Library) Image(ref string) (*store.Image, error) { return l.store.Image(ref) }
 
 // TagImage adds a name to an image: "name:version", or "name" for version "latest". Another
 // image with this name loses the name. Errors: as of [Library.Image], and store.ErrName.
@@ -189,6 +134,20 @@ func (l *Library) DropImage(digest store.Digest) error {
 	return nil
 }
 
+// removeUnused removes an image unless it has been used since choose: much time may have passed.
+func (l *Library) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
+	var swept store.Swept
+	var gone bool
+	err := l.cfg.Holds.WhileUnused(string(x.Image.Digest), x.Image.Digest, l.cfg.Users, func() (err error) {
+		swept, gone, err = l.store.RemoveUnused(ctx, x.Image.Digest, x.used)
+		return err
+	})
+	if errors.Is(err, store.ErrInUse) {
+		err = nil
+	}
+	return swept, gone, err
+}
+
 // awaitStopping waits for the sandboxes of an image that are stopping, such as those of a
 // function just removed.
 func (l *Library) awaitStopping(ctx context.Context, d store.Digest) {
@@ -221,6 +180,3 @@ func namesWith(img *store.Image, name string) []string {
 	}
 	return goes
 }
-
-// ImageSizes returns the sizes of images on disk, from memory.
-func (l *Library) ImageSizes() *store.Sizes { return l.store.Sizes() }
