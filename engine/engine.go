@@ -12,7 +12,7 @@
 //	host, metrics, slots, answers          shared by all functions
 //	program, channel, secret, explain      what the sandboxes of one revision run
 //	interpreters, tools, fork              sources of sandboxes
-//	function, queue, quota, instance       a function, its waiting events and its instances
+//	state, function, queue, instance       a function, its waiting events and its instances
 //	boot, warm, lease                      the life of instances, and how events get one
 //	spec, deployment, engine, agents       the tables of functions and agents
 //	event, receive, stdio, call, pipeline  one event, from its body to its answer

@@ -68,14 +68,13 @@ type instance struct {
 	conn *channel.Conn
 	kind sandbox.StartKind // kind of start
 
-	state     live.State
-	inflight  int       // leases held
-	served    bool      // has ended an event
-	listed    bool      // in f.free
-	hung      int       // cancelled events that the function has not ended: no new lease meanwhile
-	reserved  bool      // counted in f.use
-	draining  bool      // no new lease; stop when inflight reaches 0
-	idleSince time.Time // valid while state is idle
+	state     instanceState // changed by stepLocked alone
+	inflight  int           // leases held
+	served    bool          // has ended an event
+	listed    bool          // in f.free
+	hung      int           // cancelled events that the function has not ended: no new lease meanwhile
+	reserved  bool          // counted in f.use
+	idleSince time.Time     // valid while inflight is 0
 	idle      *time.Timer
 }
 
@@ -105,7 +104,7 @@ func (f *function) running() (boxes []*live.Box) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for in := range f.instances {
-		if in.state != live.StateStarting {
+		if in.shownLocked() != live.StateStarting {
 			boxes = append(boxes, in.box)
 		}
 	}

@@ -35,7 +35,7 @@ func (in *instance) ask() error {
 func (in *instance) currentState() live.State {
 	in.f.mu.Lock()
 	defer in.f.mu.Unlock()
-	return in.state
+	return in.shownLocked()
 }
 
 // explain translates the end of a channel into the function's error.
@@ -84,17 +84,18 @@ func (in *instance) release(kept time.Duration) {
 		f.queue.Kept(kept)
 	}
 	in.served, f.failed = true, 0
-	switch {
-	case in.state == live.StateExited || in.state == live.StateStopping:
-	case in.draining:
+	switch in.state {
+	case instanceStarting, instanceUnwanted: // holds no lease
+	case instanceServing:
+		f.serveLocked(in, false)
+	case instanceDraining:
 		idle := in.inflight == 0
 		f.mu.Unlock()
 		if idle {
 			in.stop()
 		}
 		return
-	default:
-		f.serveLocked(in, false)
+	case instanceStopping, instanceExited:
 	}
 	f.mu.Unlock()
 }
@@ -103,7 +104,7 @@ func (in *instance) release(kept time.Duration) {
 func (in *instance) drain() {
 	in.f.mu.Lock()
 	defer in.f.mu.Unlock()
-	in.draining = true
+	in.stepLocked(stepDrained)
 	in.f.dropLocked(in)
 }
 
@@ -151,8 +152,10 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		in.hung--
-		in.draining = in.draining || gone
-		if !in.draining {
+		if gone {
+			in.stepLocked(stepDrained)
+		}
+		if in.state == instanceServing {
 			f.serveLocked(in, false)
 		}
 	})
@@ -163,22 +166,22 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 func (in *instance) idled() {
 	f := in.f
 	f.mu.Lock()
+	if in.state != instanceServing {
+		f.mu.Unlock()
+		return
+	}
 	limit := f.config.Instances.Idle
 	rest := limit
-	if in.state == live.StateIdle {
+	if in.inflight == 0 {
 		since := in.idleSince
 		if f.resting && f.restedAt.After(since) { // the events may return to a revision at rest for a while
 			since, limit = f.restedAt, f.restFor()
 		}
 		rest = limit - time.Since(since)
 	}
-	if in.state == live.StateExited || in.draining {
-		f.mu.Unlock()
-		return
-	}
 	staying := 0
 	for other := range f.instances {
-		if !other.draining {
+		if other.state == instanceStarting || other.state == instanceServing {
 			staying++
 		}
 	}
@@ -191,7 +194,7 @@ func (in *instance) idled() {
 		f.mu.Unlock()
 		return
 	}
-	in.draining = true
+	in.stepLocked(stepDrained)
 	f.dropLocked(in)
 	f.mu.Unlock()
 	in.stop()
@@ -200,12 +203,10 @@ func (in *instance) idled() {
 // stop asks the instance to end and kills it after stopGrace.
 func (in *instance) stop() {
 	in.f.mu.Lock()
-	if in.state == live.StateExited || in.state == live.StateStopping {
-		in.f.mu.Unlock()
+	defer in.f.mu.Unlock() // after spawn: until then the watcher of the instance keeps workers above zero
+	if !in.stepLocked(stepStopped) {
 		return
 	}
-	in.state = live.StateStopping
-	defer in.f.mu.Unlock() // after spawn: until then the watcher of the instance keeps workers above zero
 	in.f.host.life.Spawn(func() {
 		if in.conn.Stop() == nil {
 			t := time.NewTimer(stopGrace)

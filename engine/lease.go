@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
-	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -146,7 +145,7 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 
 // newEventLocked counts a fresh-per-event sandbox. The caller has reserved the quota.
 func (f *function) newEventLocked() *instance {
-	in := &instance{f: f, state: live.StateBusy, inflight: 1, reserved: true}
+	in := &instance{f: f, state: instanceServing, inflight: 1, reserved: true}
 	f.instances[in] = struct{}{}
 	f.busy++
 	return in

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
-	"github.com/fre-engine/fre/engine/live"
 )
 
 // queueLocked queues an event, or returns ErrOverloaded if the event would wait too long. While
@@ -53,7 +52,6 @@ func (f *function) takeFreeLocked() *instance {
 	}
 	in := f.free[len(f.free)-1]
 	in.inflight++
-	in.state = live.StateBusy
 	f.busy++
 	if in.inflight >= f.config.Instances.Concurrency {
 		f.free = f.free[:len(f.free)-1]
@@ -62,8 +60,7 @@ func (f *function) takeFreeLocked() *instance {
 	return in
 }
 
-// serveLocked grants an instance with room to the oldest waiters, then lists the instance as free
-// and sets its state.
+// serveLocked grants an instance with room to the oldest waiters, then lists the instance as free.
 func (f *function) serveLocked(in *instance, cold bool) {
 	c := f.config.Instances.Concurrency
 	for in.hung == 0 && in.inflight < c && f.waiters.Len() > 0 {
@@ -75,9 +72,7 @@ func (f *function) serveLocked(in *instance, cold bool) {
 		f.free = append(f.free, in)
 		in.listed = true
 	}
-	in.state = live.StateBusy
 	if in.inflight == 0 {
-		in.state = live.StateIdle
 		in.idleSince = time.Now()
 	}
 }

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"time"
-
-	"github.com/fre-engine/fre/engine/live"
 )
 
 // rest keeps a revision alive after its traffic has gone elsewhere. Its instances still handle
@@ -104,8 +102,8 @@ func (f *function) retire() {
 // quota. The caller stops the returned idle instances.
 func (f *function) drainLocked() (idle []*instance) {
 	for in := range f.instances {
-		in.draining = true
-		if in.state == live.StateIdle {
+		in.stepLocked(stepDrained)
+		if in.state == instanceDraining && in.inflight == 0 {
 			idle = append(idle, in)
 			f.releaseLocked(in)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -68,7 +67,7 @@ func (f *function) startForWaitersLocked() {
 
 // startLocked starts one instance in the background. The caller has reserved the quota.
 func (f *function) startLocked() {
-	in := &instance{f: f, state: live.StateStarting, reserved: true}
+	in := &instance{f: f, state: instanceStarting, reserved: true}
 	f.instances[in] = struct{}{}
 	f.starting++
 	f.host.life.Spawn(func() { in.run() })
@@ -85,7 +84,7 @@ func (in *instance) run() {
 	f.starting--
 	f.queue.Clear()
 	if err != nil {
-		in.state = live.StateExited
+		in.stepLocked(stepExited)
 		f.removeLocked(in)
 		f.failed++
 		failed := f.failed
@@ -97,13 +96,14 @@ func (in *instance) run() {
 		f.rewarm(failed)
 		return
 	}
+	in.stepLocked(stepBooted)
 	if f.retired {
-		in.draining = true
+		in.stepLocked(stepDrained)
 	} else {
 		f.serveLocked(in, true)
 	}
 	in.idle = time.AfterFunc(f.config.Instances.Idle, in.idled)
-	stop := in.draining
+	stop := in.state == instanceDraining
 	f.mu.Unlock()
 	if stop {
 		in.stop()
@@ -138,12 +138,11 @@ func (in *instance) run() {
 	}
 	_ = in.conn.Close()
 	f.mu.Lock()
-	if in.state != live.StateStopping && !in.served { // ended before its first event
+	if in.state != instanceStopping && !in.served { // ended before its first event
 		f.failed++
 	}
 	failed := f.failed
-	in.state = live.StateExited
-	in.draining = true
+	in.stepLocked(stepExited)
 	in.idle.Stop()
 	f.dropLocked(in)
 	f.removeLocked(in)
