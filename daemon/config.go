@@ -18,10 +18,10 @@ import (
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
@@ -41,7 +41,7 @@ type Config struct {
 	Compress                     bool
 	AccessLog                    string // file, "-" for stdout, "" for none
 	TLSCert, TLSKey              string // files, "" for a gateway in the clear
-	Packages                     image.SettingsOverride
+	Packages                     runtimes.PackagesConfig
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
 	Interpreters                 engine.InterpreterConfig
@@ -193,8 +193,8 @@ func (f *configFile) readRevisions(cfg *Config) error {
 
 // packagesConfig is the configuration file's packages.
 type packagesConfig struct {
-	image.SettingsOverride `yaml:",inline"`
-	Debian                 []struct {
+	runtimes.PackagesConfig `yaml:",inline"`
+	Debian                  []struct {
 		URI        string   `yaml:"uri"`
 		Suite      string   `yaml:"suite"`
 		Components []string `yaml:"components"`
@@ -203,7 +203,7 @@ type packagesConfig struct {
 }
 
 func (p *packagesConfig) read(cfg *Config) error {
-	cfg.Packages = p.SettingsOverride
+	cfg.Packages = p.PackagesConfig
 	for i, d := range p.Debian {
 		if d.URI == "" || d.Suite == "" || len(d.Components) == 0 || d.Keyring == "" {
 			return fmt.Errorf("debian[%d]: uri, suite, components and keyring are all needed", i)

@@ -110,7 +110,7 @@ func (d *Daemon) openAccess(context.Context) (err error) {
 
 // openSandboxes reads the host's settings and opens the pools of sandboxes.
 func (d *Daemon) openSandboxes(context.Context) (err error) {
-	if d.settings, err = image.HostSettings(image.ThisHost(), d.cfg.Packages); err != nil {
+	if d.settings, err = d.cfg.Packages.Settings(image.ThisHost()); err != nil {
 		return err
 	}
 	parked := d.cfg.Parked

@@ -311,25 +311,6 @@ type Bind struct {
 	Writable       bool
 }
 
-// Settings are the host's configuration of package tools (pip, npm, apt, CA certificates, proxies),
-// read by the daemon; FRE's own configuration file can override them. Values may hold credentials:
-// never log them or put them into a lock.
-type Settings struct {
-	PipEnv       []string          // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
-	PipIndexes   map[string]string // URLs of the indexes that packages.pip_index may name; may hold passwords
-	NpmRC        string            // host path of an npmrc to bind, "" for none
-	GemSources   []string          // URLs of gem sources, empty for RubyGems' default; may hold passwords
-	ComposerHome string            // host directory of Composer's config.json and auth.json, "" for none
-	ComposerEnv  []string          // environment for Composer: COMPOSER_AUTH
-	Git          []GitCredential
-	GoEnv        []string // environment for the go command: GOPROXY, GOPRIVATE, …
-	Netrc        string   // host path of the passwords for sites of Go modules (netrc(5)), "" for none
-	CACerts      string   // host path of the CA bundle
-
-	MavenSettings, MavenGlobal string   // host paths of the user's and the machine's settings.xml, "" for none
-	Env                        []string // for all steps: http_proxy, https_proxy, no_proxy in both cases, npm_config_registry, …
-}
-
 // Progress is one line of build progress.
 type Progress struct {
 	Step    string `json:"step"`              // "wait" (for a turn), "base", "packages", "code", "link"

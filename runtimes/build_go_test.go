@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/golang"
 	goruntime "github.com/fre-engine/fre/runtimes/golang"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -144,7 +145,7 @@ func New() http.Handler { return http.RedirectHandler("/q", 308) }
 	t.Run("again", func(t *testing.T) {
 		settings := w.Settings
 		defer func() { w.Settings = settings }()
-		w.Settings.GoEnv = []string{"GOPROXY=off"}
+		w.Settings = settings.With(golang.Settings{Env: []string{"GOPROXY=off"}})
 		if _, err := w.buildGo(t, map[string]string{"hello.go": goMath + "// changed\n"}); err != nil {
 			t.Errorf("without a way to any site: %v", err)
 		}
@@ -158,9 +159,10 @@ func New() http.Handler { return http.RedirectHandler("/q", 308) }
 	t.Run("passwords", func(t *testing.T) {
 		settings := w.Settings
 		defer func() { w.Settings, w.runner.look = settings, nil }()
-		w.Settings.Netrc = filepath.Join(t.TempDir(), "netrc")
-		w.Settings.GoEnv = append(slices.Clone(settings.GoEnv), "GONOPROXY=hunter2.example.org")
-		if err := os.WriteFile(w.Settings.Netrc, []byte("machine example.org login bob password hunter2\n"), 0o600); err != nil {
+		netrc := filepath.Join(t.TempDir(), "netrc")
+		env := append(slices.Clone(image.SettingsOf[golang.Settings](settings).Env), "GONOPROXY=hunter2.example.org")
+		w.Settings = settings.With(golang.Settings{Env: env, Netrc: netrc})
+		if err := os.WriteFile(netrc, []byte("machine example.org login bob password hunter2\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.RemoveAll(filepath.Join(filepath.Dir(w.Store.Dir()), "cache/go/mod")); err != nil {
@@ -268,7 +270,7 @@ func buildGoProxy(t *testing.T, w *workshop) {
 		"none":      {"off", "GOPROXY=off", image.SiteDown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w.Settings.GoEnv = []string{"GOPROXY=" + tt.proxy, "GOSUMDB=off"}
+			w.Settings = settings.With(golang.Settings{Env: []string{"GOPROXY=" + tt.proxy, "GOSUMDB=off"}})
 			module := "fretest.example/" + name
 			files := map[string]string{
 				"go.mod": "module example.org/m\n\ngo 1.24\n\nrequire " + module + " v1.0.0\n",

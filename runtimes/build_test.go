@@ -60,7 +60,7 @@ func (r *recorder) Run(ctx context.Context, c image.Command) error {
 	return r.Runner.Run(ctx, c)
 }
 
-// TestMain is a function if it is started as one (see golang). Otherwise it moves into its own
+// TestMain is a function if it is started as one (see inGo). Otherwise it moves into its own
 // mount namespace, as the daemon does.
 func TestMain(m *testing.M) {
 	if os.Getenv("FRE_CHANNEL") != "" {
@@ -102,7 +102,7 @@ func newWorkshop(t *testing.T) *workshop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	settings, err := image.HostSettings(image.ThisHost(), image.SettingsOverride{})
+	settings, err := new(runtimes.PackagesConfig).Settings(image.ThisHost())
 	if err != nil {
 		t.Fatal(err)
 	}

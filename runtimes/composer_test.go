@@ -82,7 +82,7 @@ func composerRepository(t *testing.T, w *workshop, greeting *string) {
 	if err := errors.Join(err, os.WriteFile(filepath.Join(home, "config.json"), config, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	w.Settings.ComposerHome = home
+	w.Settings = w.Settings.With(php.Settings{Home: home})
 }
 
 // TestComposer: Composer resolves and installs from the host's repositories and from directories

@@ -121,7 +121,7 @@ func languages(t testing.TB) []language {
 			return []string{p, "--disable=gems", abs("ruby/bootstrap.rb")}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
 		}, errType: "ArgumentError"})
 	}
-	l = append(l, golang(t))
+	l = append(l, inGo(t))
 	for _, direct := range l {
 		if direct.name == "go" { // a program starts within a millisecond: there is no interpreter to park
 			continue

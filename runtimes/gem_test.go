@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/ruby"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -162,7 +163,7 @@ func TestBuildGems(t *testing.T) {
 
 	settings := w.Settings
 	defer func() { w.Settings = settings }()
-	w.Settings.GemSources = []string{x.address()}
+	w.Settings = settings.With(ruby.Settings{Sources: []string{x.address()}})
 	var said strings.Builder
 	var mu sync.Mutex
 	w.report = func(e image.Progress) {
@@ -283,14 +284,14 @@ func TestBuildGems(t *testing.T) {
 	for address, want := range map[string]string{
 		closed.URL: "the source cannot be reached", empty.URL: "the source cannot be used: HTTP error 404",
 	} {
-		w.Settings.GemSources = []string{strings.Replace(address, "//", "//me:"+password+"@", 1)}
+		w.Settings = settings.With(ruby.Settings{Sources: []string{strings.Replace(address, "//", "//me:"+password+"@", 1)}})
 		var down *image.PackageError
 		_, _, err := w.buildFiles(t, list("fretest_greet"), nil)
 		if !errors.As(err, &down) || down.Cause != image.SiteDown || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), password) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	w.Settings.GemSources = []string{x.address()}
+	w.Settings = settings.With(ruby.Settings{Sources: []string{x.address()}})
 
 	// A locked version must keep its content at the source.
 	forged := &image.LockedPackages{Request: section[*image.LockedPackages](lock, "gem").Request, Packages: slices.Clone(section[*image.LockedPackages](lock, "gem").Packages)}

@@ -14,7 +14,7 @@ import (
 
 // A line of slog reaches the log of its event, cut to the size of a frame.
 func TestGoLog(t *testing.T) {
-	i := golang(t).start(t, "all.attributes")
+	i := inGo(t).start(t, "all.attributes")
 	if _, err := i.invoke(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestGoLog(t *testing.T) {
 
 // TestGoAlone: A Go function that FRE did not start exits and names the command fre deploy.
 func TestGoAlone(t *testing.T) {
-	args, _ := golang(t).command("")
+	args, _ := inGo(t).command("")
 	cmd := exec.CommandContext(t.Context(), args[0], "all.text")
 	cmd.Env = []string{"FRE_CHANNEL=none"}
 	out, err := cmd.CombinedOutput()
@@ -58,7 +58,7 @@ func TestWeb(t *testing.T) {
 		{"echo", channel.Invocation{Request: channel.Request{Method: "POST", Path: "/%zz"}}, "", answer{400, [][2]string{{"content-type", textType}}, "parse \"/%zz\": invalid URL escape \"%zz\"\n"}},
 	} {
 		t.Run(tt.handler+" "+tt.event.Path, func(t *testing.T) {
-			i := golang(t).start(t, "web."+tt.handler)
+			i := inGo(t).start(t, "web."+tt.handler)
 			for range 2 {
 				tt.event.Body = strings.NewReader(tt.body)
 				r, err := i.Invoke(t.Context(), &tt.event)
@@ -82,7 +82,7 @@ func typedWeb(t string) [][2]string { return [][2]string{{"Content-Type", t}} }
 // TestWebPanics: A panic of an http.Handler fails its event.
 func TestWebPanics(t *testing.T) {
 	for handler, begun := range map[string]string{"panics": "", "breaks": "begun"} {
-		i := golang(t).start(t, "web."+handler)
+		i := inGo(t).start(t, "web."+handler)
 		got, err := i.invoke(t.Context(), "")
 		var f *channel.Failure
 		if !errors.As(err, &f) || f.Message != "no such thing" || !strings.HasPrefix(f.Stack, "github.com/fre-engine/fre/runtimes_test.webPanics\n") || strings.Contains(f.Stack, "net/http") {
@@ -97,7 +97,7 @@ func TestWebPanics(t *testing.T) {
 // An answer streams while its request streams: each piece of the answer comes before the next piece
 // of the request.
 func TestWebStreams(t *testing.T) {
-	i := golang(t).start(t, "web.ticks")
+	i := inGo(t).start(t, "web.ticks")
 	read, write := io.Pipe()
 	defer write.Close()
 	// The channel reads 32 KiB of a body ahead.
@@ -123,7 +123,7 @@ func TestWebStreams(t *testing.T) {
 
 // A broken-off answer ends its handler, and only then is the place free.
 func TestWebCancel(t *testing.T) {
-	i := golang(t).start(t, "web.endless")
+	i := inGo(t).start(t, "web.endless")
 	for range 2 {
 		finished := make(chan struct{})
 		r, err := i.Invoke(t.Context(), &channel.Invocation{Request: channel.Request{Path: "/"}, Finished: func() { close(finished) }})

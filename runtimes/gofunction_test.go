@@ -284,8 +284,8 @@ var goWebHandlers = map[string]http.Handler{
 
 func webPanics() { panic(errNoSuchThing) }
 
-// golang is the language of this test's program.
-func golang(t testing.TB) language {
+// inGo is the language of this test's program.
+func inGo(t testing.TB) language {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes"
+	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/template"
 )
@@ -190,16 +192,17 @@ func TestIndex(t *testing.T) {
 	x := newIndex(t)
 	began := time.Now().Add(-time.Second)
 	address := strings.Replace(x.server.URL, "//", "//me:"+password+"@", 1) + "/simple"
-	settings, err := image.HostSettings(image.Host{Getenv: func(name string) string { return map[string]string{"PIP_INDEX_URL": address}[name] }}, image.SettingsOverride{})
+	settings, err := new(runtimes.PackagesConfig).Settings(image.Host{Getenv: func(name string) string { return map[string]string{"PIP_INDEX_URL": address}[name] }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings.PipEnv = append(settings.PipEnv, "UV_HTTP_RETRIES=1") // its pauses grow to many seconds
+	pip := image.SettingsOf[install.PipSettings](settings)
+	pip.Env = append(pip.Env, "UV_HTTP_RETRIES=1") // its pauses grow to many seconds
 	hosts := w.Settings
 	if _, _, err := w.build(t, "id: f\nbase: python\npackages: {pip: [six==1.16.0]}\n", "main.py", nil); err != nil { // fetches the tools
 		t.Fatal(err)
 	}
-	w.Settings = settings
+	w.Settings = settings.With(pip)
 	defer func() { w.Settings = hosts }()
 
 	const fret = "id: f\nbase: python\npackages:\n  pip: [fretest-%s]\n"
@@ -332,7 +335,7 @@ func TestIndexNamed(t *testing.T) {
 	x := newIndex(t)
 	settings := w.Settings
 	defer func() { w.Settings = settings }()
-	w.Settings.PipIndexes = map[string]string{"team": strings.Replace(x.server.URL, "//", "//me:"+password+"@", 1) + "/simple", "other": "https://other.example/simple"}
+	w.Settings = settings.With(install.PipSettings{Env: image.SettingsOf[install.PipSettings](settings).Env, Indexes: map[string]string{"team": strings.Replace(x.server.URL, "//", "//me:"+password+"@", 1) + "/simple", "other": "https://other.example/simple"}})
 	var said strings.Builder
 	var mu sync.Mutex
 	w.report = func(e image.Progress) {

@@ -124,7 +124,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	hosts := w.Settings
-	w.Settings = image.Settings{NpmRC: rc}
+	w.Settings = image.Settings{}.With(node.Settings{RC: rc})
 	defer func() { w.Settings = hosts }()
 	w.Sites = runtimes.Sites()
 	npm := slices.IndexFunc(w.Sites, func(s image.Site) bool { return s.Name() == "npm" })

@@ -137,8 +137,9 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 	if words, err = build(); !errors.As(err, &exit) || !lacking.MatchString(words) {
 		return words, err
 	}
-	if s.Settings.Netrc != "" { // go looks for .netrc in the home directory
-		text, err := os.ReadFile(s.Settings.Netrc)
+	settings := image.SettingsOf[Settings](s.Settings)
+	if settings.Netrc != "" { // go looks for .netrc in the home directory
+		text, err := os.ReadFile(settings.Netrc)
 		if err != nil {
 			return "", err
 		}
@@ -146,7 +147,7 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 			return "", err
 		}
 	}
-	words, err = run(true, s.Settings.GoEnv, "list", "-deps", "-f", `{{""}}`)
+	words, err = run(true, settings.Env, "list", "-deps", "-f", `{{""}}`)
 	if err := b.Write(".netrc", nil); err != nil {
 		return "", err
 	}

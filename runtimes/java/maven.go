@@ -46,7 +46,8 @@ func (s *site) maven(ctx context.Context, b *install.Bench, repository, cache st
 	launch = append(launch, proxies(s.step.Settings.Env)...)
 	launch = append(launch, "org.codehaus.plexus.classworlds.launcher.Launcher",
 		"-B", "-q", "-C", "-U", "-Dstyle.color=never", "-Dmaven.artifact.threads=8", "-Dmaven.repo.local="+repository)
-	for flag, file := range map[string]string{"-s": s.step.Settings.MavenSettings, "-gs": s.step.Settings.MavenGlobal} {
+	settings := image.SettingsOf[Settings](s.step.Settings)
+	for flag, file := range map[string]string{"-s": settings.User, "-gs": settings.Machine} {
 		if file == "" {
 			continue
 		}

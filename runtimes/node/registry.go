@@ -48,10 +48,11 @@ type registries struct {
 // npmrc returns the host's own npmrc without settings for the host alone, with variables replaced
 // from the engine's environment (npmrc(5)); nil for none.
 func npmrc(s image.Settings) ([]byte, error) {
-	if s.NpmRC == "" {
+	file := image.SettingsOf[Settings](s).RC
+	if file == "" {
 		return nil, nil
 	}
-	raw, err := os.ReadFile(s.NpmRC)
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("npm's configuration: %w", err)
 	}

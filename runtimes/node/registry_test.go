@@ -71,7 +71,7 @@ func registriesOf(t *testing.T, rc string, env ...string) *registries {
 	if err := os.WriteFile(name, []byte(rc), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRegistries(image.Settings{NpmRC: name, Env: env})
+	r, err := newRegistries(image.Settings{Tools: []any{Settings{RC: name}}, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := openStore(t)
-	s := &site{step: &image.Step{Store: st, Scratch: t.TempDir(), Settings: image.Settings{NpmRC: rc}, Report: func(e image.Progress) {
+	s := &site{step: &image.Step{Store: st, Scratch: t.TempDir(), Settings: image.Settings{Tools: []any{Settings{RC: rc}}}, Report: func(e image.Progress) {
 		if e.Step == "packages" && e.End {
 			whole <- struct{}{}
 		}

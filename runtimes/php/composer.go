@@ -308,7 +308,7 @@ func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*inst
 		Rootfs: rootfs, Network: true, Program: program,
 		Env: append([]string{
 			"PHP_INI_SCAN_DIR=/work/.php", "COMPOSER_HOME=/work/.composer", "COMPOSER_CACHE_DIR=" + install.Private, "COMPOSER_MIRROR_PATH_REPOS=1", "COMPOSER_MAX_PARALLEL_HTTP=8",
-		}, s.step.Settings.ComposerEnv...),
+		}, image.SettingsOf[Settings](s.step.Settings).Env...),
 		Args: []string{
 			"/usr/bin/php" + v, "-d", "memory_limit=-1", "/usr/bin/composer",
 			verb, "--no-dev", "--no-scripts", "--no-plugins", "--no-interaction", "--no-progress", "--no-ansi", "--prefer-dist",
@@ -328,7 +328,7 @@ func (s *site) home(b *install.Bench) error {
 		return err
 	}
 	config, out := map[string]any{}, map[string]any{}
-	if dir := s.step.Settings.ComposerHome; dir != "" {
+	if dir := image.SettingsOf[Settings](s.step.Settings).Home; dir != "" {
 		for _, name := range []string{"config.json", "auth.json"} {
 			text, err := os.ReadFile(filepath.Join(dir, name))
 			if errors.Is(err, fs.ErrNotExist) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -20,10 +21,11 @@ func (s *site) indexOf(name string) (string, error) {
 	if !ok {
 		return "", nil
 	}
-	if address, ok := s.step.Settings.PipIndexes[index]; ok {
+	indexes := image.SettingsOf[install.PipSettings](s.step.Settings).Indexes
+	if address, ok := indexes[index]; ok {
 		return address, nil
 	}
-	known := strings.Join(slices.Sorted(maps.Keys(s.step.Settings.PipIndexes)), ", ")
+	known := strings.Join(slices.Sorted(maps.Keys(indexes)), ", ")
 	if known == "" {
 		known = "none"
 	}

@@ -69,7 +69,7 @@ func (s *site) key(p image.LockedPackage) string {
 func (s *site) env(cache string) []string {
 	return append([]string{
 		"UV_CACHE_DIR=" + cache, "UV_LINK_MODE=hardlink", "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1",
-	}, s.step.Settings.PipEnv...)
+	}, image.SettingsOf[install.PipSettings](s.step.Settings).Env...)
 }
 
 // compileArgs have uv pin the requirements of /work/requirements.in, wheels only, in

@@ -144,7 +144,7 @@ func (s *site) find(ctx context.Context, p image.LockedPackage, specifiers []str
 	if len(p.Hashes) == 1 {
 		job["hash"] = p.Hashes[0]
 	}
-	env := append([]string{"PIP_NO_COLOR=1"}, s.step.Settings.PipEnv...)
+	env := append([]string{"PIP_NO_COLOR=1"}, image.SettingsOf[install.PipSettings](s.step.Settings).Env...)
 	if index, err := s.indexOf(p.Name); err != nil {
 		return nil, nil, err
 	} else if index != "" {

@@ -91,7 +91,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	} else if err := image.Offline(ctx, "an answer to packages.gem"); err != nil {
 		return nil, err
 	}
-	job := map[string]any{"sources": append([]string{}, step.Settings.GemSources...), "sums": map[string]string{}}
+	job := map[string]any{"sources": append([]string{}, image.SettingsOf[Settings](step.Settings).Sources...), "sums": map[string]string{}}
 	if pinned {
 		job["pinned"] = section.Packages
 	} else {
