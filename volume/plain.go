@@ -128,17 +128,8 @@ func (w *walker) visit(ctx context.Context, path string) error {
 	w.add(&st)
 	for {
 		names, err := d.Readdirnames(batch)
-		for _, name := range names {
-			err := unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
-			switch {
-			case errors.Is(err, unix.ENOENT):
-			case err != nil:
-				return err
-			case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-				w.dirs = append(w.dirs, filepath.Join(path, name))
-			default:
-				w.add(&st)
-			}
+		if err := w.count(d, path, names); err != nil {
+			return err
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -147,6 +138,24 @@ func (w *walker) visit(ctx context.Context, path string) error {
 			return err
 		}
 	}
+}
+
+// count counts the files with these names in the directory d at path, and queues directories.
+func (w *walker) count(d *os.File, path string, names []string) error {
+	var st unix.Stat_t
+	for _, name := range names {
+		err := unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return err
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			w.dirs = append(w.dirs, filepath.Join(path, name))
+		default:
+			w.add(&st)
+		}
+	}
+	return nil
 }
 
 // openDir opens the directory at path, of any length, below root. No component may be a symlink.

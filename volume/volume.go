@@ -69,6 +69,16 @@ const MinBytes = 64 << 10
 
 func (l Limits) limited() bool { return l.Bytes > 0 }
 
+func (l Limits) check() error {
+	if l.Bytes < 0 || l.Inodes < 0 {
+		return errors.New("negative limit")
+	}
+	if l.Inodes > 0 && l.Bytes == 0 {
+		return errors.New("a limit of inodes needs a limit of bytes")
+	}
+	return nil
+}
+
 // withDefaults sets the default limit of inodes.
 func (l Limits) withDefaults() Limits {
 	if l.Inodes == 0 && l.Bytes > 0 {
@@ -154,16 +164,24 @@ func Open(cfg Config) (*Manager, error) {
 		case Plain:
 		}
 	}
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
+	if err := m.endRemovals(); err != nil {
 		return nil, errors.Join(fmt.Errorf("end removals of volumes: %w", err), dir.Close())
 	}
+	return m, nil
+}
+
+// endRemovals removes the volumes in the directory for removals.
+func (m *Manager) endRemovals() error {
+	names, err := m.dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
-		if err := linux.RemoveAll(filepath.Join(cfg.Dir, name)); err != nil { // a leftover does no harm
+		if err := linux.RemoveAll(filepath.Join(m.cfg.Dir, name)); err != nil { // a leftover does no harm
 			m.log.Warn("cannot end the removal of a volume: the next start tries again", "error", err)
 		}
 	}
-	return m, nil
+	return nil
 }
 
 // Probe returns, for each kind, nil if the file system of dir and the host support it, else the
@@ -216,11 +234,8 @@ func (m *Manager) Attach(path string, l Limits) (*Volume, error) {
 	if !filepath.IsAbs(path) || path != filepath.Clean(path) || path == "/" {
 		return nil, fmt.Errorf("attach volume %s: not a clean absolute path", path)
 	}
-	if l.Bytes < 0 || l.Inodes < 0 {
-		return nil, fmt.Errorf("attach volume %s: negative limit", path)
-	}
-	if l.Inodes > 0 && l.Bytes == 0 {
-		return nil, fmt.Errorf("attach volume %s: a limit of inodes needs a limit of bytes", path)
+	if err := l.check(); err != nil {
+		return nil, fmt.Errorf("attach volume %s: %w", path, err)
 	}
 	v, err := m.lock(path)
 	if err != nil {
