@@ -206,7 +206,7 @@ func (i *checkedImage) compareEntries(root *os.File, entries []Entry) (made map[
 			what = i.differs(e, x)
 		}
 		above, below := made[parent(e.Path)]
-		is := false
+		var is bool
 		switch {
 		case what == "":
 			continue

@@ -14,6 +14,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
+const dbName = "fre.db"
+
 const sizeMigration = `
 -- What images take on disk (size.go).
 CREATE TABLE image_sizes ( -- of what is never shared
@@ -42,8 +44,6 @@ CREATE TABLE sized_objects (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sized_objects_cohort ON sized_objects (cohort);
 `
-
-const dbName = "fre.db"
 
 // migrations[i] brings the database from user_version i to i+1. Never change a released
 // migration: append a new one.

@@ -81,13 +81,13 @@ func (img *Image) setNames(names []string) {
 }
 
 // count sets Files to the number of files in the image's root, and Size to their bytes.
-func (i *Image) count(entries []Entry) {
-	for j := range entries {
-		if entries[j].Kind == KindFile {
-			i.Files++
+func (img *Image) count(entries []Entry) {
+	for i := range entries {
+		if entries[i].Kind == KindFile {
+			img.Files++
 		}
 	}
-	i.Size = SizeOf(entries)
+	img.Size = SizeOf(entries)
 }
 
 // Function is a deployed name. Spec is engine.Spec, opaque to the store.
