@@ -160,8 +160,8 @@ func TestAuditFollow(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("closed: %v", err)
 	}
-	if len(a.audit.watches) != 0 {
-		t.Errorf("%d are watching", len(a.audit.watches))
+	if len(a.watches) != 0 {
+		t.Errorf("%d are watching", len(a.watches))
 	}
 	if err := a.Audit(t.Context(), AuditOptions{Tail: 1}, nil); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after Close: %v", err)

@@ -49,7 +49,9 @@ const (
 // secret. Access.changing guards the files.
 type secretFiles string
 
-func (s secretFiles) pathOf(tenant, name string) string { return filepath.Join(string(s), tenant, name) }
+func (s secretFiles) pathOf(tenant, name string) string {
+	return filepath.Join(string(s), tenant, name)
+}
 
 // checkPut returns an error if a secret may not be put.
 func (s secretFiles) checkPut(tenant, name string, mode PutMode) error {
