@@ -664,7 +664,7 @@ func TestForwardStream(t *testing.T) {
 		t.Error(err)
 	}
 	<-closed
-	w.until("it has ended there", func() bool { return b.forwarded() == 0 })
+	w.until("it has ended there", func() bool { return b.underWay() == 0 })
 	// A node is lost during an answer.
 	counted.reset(large)
 	closed = make(chan struct{})
@@ -920,7 +920,7 @@ func TestForwardLargeHead(t *testing.T) {
 		if n := runs.Load(); n != 1 {
 			t.Errorf("%d bytes: it ran %d times", len(text), n)
 		}
-		w.until("nobody has it any more", func() bool { return a.forwarded()+b.forwarded()+c.forwarded() == 0 })
+		w.until("nobody has it any more", func() bool { return a.underWay()+b.underWay()+c.underWay() == 0 })
 	}
 }
 

@@ -9,19 +9,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Records are rows of bytes by key, shared by all nodes beside functions, in a bucket of their
-// own. The node delivers the rows of its peers; the owner of the records writes by [Node.Rows].
-type Records interface {
-	// Take puts a row in force. value is nil if the key was deleted by hand.
-	Take(key string, value []byte, revision uint64)
-	// Contribute writes rows missing from the bucket. The node calls Contribute each time after
-	// it has read the whole bucket.
-	Contribute(ctx context.Context) error
-}
-
-// maxRow is the largest row in bytes, below NATS's default limit of a message.
-const maxRow = 768 << 10
-
 // Rows writes records.
 type Rows struct{ n *Node }
 

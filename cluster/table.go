@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,56 +14,6 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
 )
-
-const (
-	keyFunction = "function."
-	keyDrain    = "drain."
-
-	maxRecord = 512 << 10 // bytes
-)
-
-// row is a function in the table.
-type row struct {
-	Protocol int
-	Node     string // the writer
-	Record   engine.Record
-	Remotes  map[store.Digest]store.Digest // local digest → digest at the registry
-}
-
-// entry is a row as read here.
-type entry struct {
-	record   engine.Record
-	remotes  map[store.Digest]store.Digest
-	revision uint64 // in the table
-	applied  bool   // in force here
-	working  bool   // a goroutine runs work
-	kick     chan struct{}
-	err      error // the reason why the row is not in force yet
-}
-
-// entry returns the entry of a function, or nil if the table lacks the function or has it as
-// removed.
-func (n *Node) entry(name string) *entry {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if e := n.entries[name]; e != nil && !e.record.Removed {
-		return e
-	}
-	return nil
-}
-
-// lacking returns the functions whose present row is not in force here, at most warmMost.
-func (n *Node) lacking() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
-		if !n.entries[name].applied && len(out) < warmMost {
-			out = append(out, name)
-		}
-	}
-	return out
-}
 
 // reference returns the registry name to push an image to. The digest is the tag. All images
 // share one repository, which stores equal parts once.
@@ -273,90 +220,6 @@ func decodeRow(name string, raw []byte, protocol int) (row, error) {
 func validDigest(d store.Digest) bool {
 	hex, ok := strings.CutPrefix(string(d), "sha256:")
 	return ok && len(hex) == 64 && strings.Trim(hex, "0123456789abcdef") == ""
-}
-
-// wake makes work try the entry again at once.
-func (e *entry) wake() {
-	select {
-	case e.kick <- struct{}{}:
-	default:
-	}
-}
-
-// The pause before work tries an entry again.
-const (
-	firstPause = 200 * time.Millisecond
-	lastPause  = 30 * time.Second
-)
-
-// work tries to put an entry in force until it succeeds or the node closes.
-func (n *Node) work(e *entry) {
-	pause := firstPause
-	for {
-		n.mu.Lock()
-		record, remotes, revision := e.record, e.remotes, e.revision
-		n.mu.Unlock()
-		err := n.apply(&record, remotes)
-		n.mu.Lock()
-		if same := e.revision == revision; same {
-			e.applied, e.err = err == nil, err
-			if err == nil || n.live.Err() != nil {
-				e.working = false
-				n.mu.Unlock()
-				return
-			}
-		} else {
-			pause = firstPause
-		}
-		n.mu.Unlock()
-		if err == nil { // a newer row has come
-			continue
-		}
-		n.cfg.Log.Warn("cluster: function not in force here", "function", record.Name, "error", err, "next_try", pause)
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-e.kick:
-		case <-n.live.Done():
-		}
-		t.Stop()
-		pause = min(2*pause, lastPause)
-	}
-}
-
-// apply pulls the missing images and puts the record in force.
-func (n *Node) apply(r *engine.Record, remotes map[store.Digest]store.Digest) error {
-	if r.Removed {
-		return n.engine.Withdraw(n.live, r.Name)
-	}
-	defer n.engine.Hold()() // pulled images have no name
-	for i, digest := range r.Images {
-		if err := n.pull(digest, remotes[digest]); err != nil {
-			if i < r.Serving {
-				return err
-			}
-			n.cfg.Log.Warn("cluster: image of a revision without events not pulled", "function", r.Name, "image", digest, "error", err)
-		}
-	}
-	return n.engine.Apply(n.live, r)
-}
-
-func (n *Node) pull(digest, remote store.Digest) error {
-	_, err := n.engine.Image(string(digest))
-	if err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if remote == "" {
-		return fmt.Errorf("image %s: no node pushed the image to the registry", digest)
-	}
-	img, _, err := n.engine.Pull(n.live, n.cfg.Registry+"@"+string(remote), "", nil, nil)
-	if err != nil {
-		return err
-	}
-	if img.Digest != digest {
-		return fmt.Errorf("the registry has %s, but the table names %s", img.Digest, digest)
-	}
-	return nil
 }
 
 // contribute writes the functions deployed here before the node joined. It skips functions that
