@@ -20,22 +20,22 @@ const (
 func (n *Node) work(e *entry) {
 	pause := firstPause
 	for {
-		n.mu.Lock()
+		n.catalogue.mu.Lock()
 		record, remotes, revision := e.record, e.remotes, e.revision
-		n.mu.Unlock()
+		n.catalogue.mu.Unlock()
 		err := n.apply(&record, remotes)
-		n.mu.Lock()
+		n.catalogue.mu.Lock()
 		if same := e.revision == revision; same {
 			e.applied, e.err = err == nil, err
 			if err == nil || n.live.Err() != nil {
 				e.working = false
-				n.mu.Unlock()
+				n.catalogue.mu.Unlock()
 				return
 			}
 		} else {
 			pause = firstPause
 		}
-		n.mu.Unlock()
+		n.catalogue.mu.Unlock()
 		if err == nil { // a newer row has come
 			continue
 		}

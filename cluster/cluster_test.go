@@ -404,7 +404,7 @@ func TestDeployedEverywhere(t *testing.T) {
 	a, b := w.join("a"), w.join("b")
 	w.deploy(a, "f", "1", digestOf("1"))
 	b.e.has(t, "f", "1")
-	w.until("b is that far", func() bool { return len(b.lacking()) == 0 })
+	w.until("b is that far", func() bool { return len(b.catalogue.lacking()) == 0 })
 	w.deploy(b, "f", "2", digestOf("1"), digestOf("2"))
 	a.e.has(t, "f", "2")
 	c := w.join("c")
@@ -412,7 +412,7 @@ func TestDeployedEverywhere(t *testing.T) {
 	if _, err := c.e.Image(string(digestOf("2"))); err != nil {
 		t.Errorf("image at a node that came later: %v", err)
 	}
-	w.until("a is that far", func() bool { return len(a.lacking()) == 0 })
+	w.until("a is that far", func() bool { return len(a.catalogue.lacking()) == 0 })
 	if err := a.Commit(t.Context(), &engine.Record{Name: "f", Removed: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +430,7 @@ func TestConflict(t *testing.T) {
 	w.deploy(nodes[0], "f", "0", digestOf("1"))
 	nodes[1].e.has(t, "f", "0")
 	for round := 1; round <= 20; round++ {
-		w.until("both are that far", func() bool { return len(nodes[0].lacking())+len(nodes[1].lacking()) == 0 })
+		w.until("both are that far", func() bool { return len(nodes[0].catalogue.lacking())+len(nodes[1].catalogue.lacking()) == 0 })
 		var all sync.WaitGroup
 		errs := make([]error, 2)
 		for i, n := range nodes {
@@ -475,7 +475,7 @@ func TestRegistryDown(t *testing.T) {
 	w.deploy(a, "f", "1", digestOf("1"))
 	w.shelf.setDown(true)
 	b := w.join("b")
-	w.until("b lacks f", func() bool { return slices.Equal(b.lacking(), []string{"f"}) })
+	w.until("b lacks f", func() bool { return slices.Equal(b.catalogue.lacking(), []string{"f"}) })
 	w.knows(b, "a=ready", "b=ready")
 	resp, err := b.Invoke(t.Context(), "f", request("x"))
 	if got := read(t, resp, err); got != "a:x" {

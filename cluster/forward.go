@@ -53,7 +53,7 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 		return nil, err
 	}
 	if !here {
-		e := n.entry(function)
+		e := n.catalogue.find(function)
 		if e == nil {
 			return n.engine.Invoke(ctx, name, r) // returns the error for an unknown function
 		}
@@ -149,46 +149,60 @@ func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.
 	f := &foreignBody{n: n, ctx: ctx, member: m, commands: subject(m.Name, "control."+a.ID), inbox: make(chan *nats.Msg, 4*window)}
 	msg, err := encode(subject(m.Name, "invoke"), n.cfg.Conn.NewInbox(), a, body)
 	if err != nil {
-		return nil, errors.Join(errFull, err) // too large for a message: the event may run here
+		return nil, fmt.Errorf("%w: %w", errFull, err) // too large for a message: the event may run here
 	}
 	if f.sub, err = n.cfg.Conn.ChanSubscribe(msg.Reply, f.inbox); err != nil {
 		return nil, errFull
 	}
 	n.give(1)
-	if err := n.cfg.Conn.PublishMsg(msg); err != nil {
-		return nil, errors.Join(errFull, f.Close()) // the request was not sent
+	var resp *engine.Response
+	if err = n.cfg.Conn.PublishMsg(msg); err != nil {
+		err = errFull // the request was not sent
+	} else {
+		resp, err = f.head()
 	}
+	if err != nil {
+		_ = f.Close() // never fails
+	}
+	return resp, err
+}
+
+// head waits for the answer's head, and returns errFull if the peer has not begun.
+func (f *foreignBody) head() (*engine.Response, error) {
 	patience := time.NewTimer(acceptPatience)
 	defer patience.Stop()
 	accepted := patience.C
 	for {
 		msg, err := f.next(accepted)
 		if err != nil {
-			return nil, errors.Join(err, f.Close())
+			return nil, err
 		}
-		if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" { // no subscriber
-			return nil, errors.Join(errFull, f.Close())
+		if noSubscriber(msg) {
+			return nil, errFull
 		}
 		var h reply
 		if err := decodeHead(msg, &h); err != nil {
-			return nil, errors.Join(fmt.Errorf("node %s: %w", m.Name, err), f.Close())
+			return nil, fmt.Errorf("node %s: %w", f.member.Name, err)
 		}
 		switch h.Kind {
 		case kindAccepted:
 			accepted = nil
 		case kindFull:
 			f.over = true
-			return nil, errors.Join(errFull, f.Close())
+			return nil, errFull
 		case kindFailed:
 			f.over = true
-			return nil, errors.Join(h.Fault.err(m.Name), f.Close())
+			return nil, h.Fault.err(f.member.Name)
 		case kindHead:
 			return f.response(&h, msg.Data), nil
 		case kindChunk, kindEnd:
-			return nil, errors.Join(fmt.Errorf("node %s answers without a head", m.Name), f.Close())
+			return nil, fmt.Errorf("node %s answers without a head", f.member.Name)
 		}
 	}
 }
+
+// noSubscriber reports whether NATS itself answers, because no peer could.
+func noSubscriber(msg *nats.Msg) bool { return len(msg.Data) == 0 && msg.Header.Get("Status") == "503" }
 
 // foreignBody is the body of an answer from a peer.
 type foreignBody struct {

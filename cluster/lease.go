@@ -19,38 +19,45 @@ func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 	var first uint64
 	for until := time.Now().Add(patience + patience/4); ; {
 		sent := linux.Boottime()
-		e, err := n.nodes.Get(ctx, n.cfg.Name)
-		var revision uint64
+		revision, held, err := n.tryAcquire(ctx)
 		switch {
-		case errors.Is(err, jetstream.ErrKeyNotFound):
-			revision, err = n.nodes.Create(ctx, n.cfg.Name, n.mine())
 		case err == nil:
-			other, bad := decodeInfo(e.Value())
-			if bad == nil && other.Identity == n.identity {
-				revision, err = n.nodes.Update(ctx, n.cfg.Name, n.mine(), e.Revision())
-				break
-			}
-			if first == 0 {
-				first = e.Revision()
-			}
-			if e.Revision() != first || time.Now().After(until) {
-				return fmt.Errorf("%w: %s is at %s: give each node a different name (cluster.node)", ErrNameTaken, n.cfg.Name, cmp.Or(other.Address, "an unknown address"))
-			}
-			if !sleep(ctx, patience/32) {
-				return context.Cause(ctx)
-			}
-			continue
-		}
-		if err == nil {
 			n.mu.Lock()
 			n.revision, n.beaten = revision, sent
 			n.mu.Unlock()
 			return nil
-		}
-		if !errors.Is(err, jetstream.ErrKeyExists) && !wrongRevision(err) { // else a peer was faster
+		case errors.Is(err, jetstream.ErrKeyExists) || wrongRevision(err): // a peer was faster
+			continue
+		case !errors.Is(err, ErrNameTaken):
 			return err
 		}
+		first = cmp.Or(first, held)
+		if held != first || time.Now().After(until) {
+			return err
+		}
+		if !sleep(ctx, patience/32) {
+			return context.Cause(ctx)
+		}
 	}
+}
+
+// tryAcquire takes the name if nobody else holds the lease, and returns the lease's revision.
+// ErrNameTaken if a peer holds the lease; held is then the revision of the peer's lease.
+func (n *Node) tryAcquire(ctx context.Context) (revision, held uint64, err error) {
+	e, err := n.nodes.Get(ctx, n.cfg.Name)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		revision, err = n.nodes.Create(ctx, n.cfg.Name, n.mine())
+		return revision, 0, err
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	other, bad := decodeInfo(e.Value())
+	if bad != nil || other.Identity != n.identity {
+		return 0, e.Revision(), fmt.Errorf("%w: %s is at %s: give each node a different name (cluster.node)", ErrNameTaken, n.cfg.Name, cmp.Or(other.Address, "an unknown address"))
+	}
+	revision, err = n.nodes.Update(ctx, n.cfg.Name, n.mine(), e.Revision())
+	return revision, 0, err
 }
 
 // giveUp deletes the lease. The end of the node may have broken off a renewal that NATS has taken:

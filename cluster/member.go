@@ -167,7 +167,7 @@ func (n *Node) mine() []byte {
 func (n *Node) info() Info {
 	i := Info{
 		Protocol: n.cfg.protocol, Name: n.cfg.Name, Identity: n.identity, Boot: n.boot, Version: n.cfg.Version, Address: n.cfg.Address,
-		Memory: freeMemory(), State: StateReady, Lacking: n.lacking(),
+		Memory: freeMemory(), State: StateReady, Lacking: n.catalogue.lacking(),
 	}
 	for _, f := range n.engine.Functions() {
 		i.Instances += f.Instances

@@ -1,14 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,17 +17,17 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/linux"
-	"github.com/fre-engine/fre/store"
 )
 
 // Node is one engine of a cluster. A Node is safe for concurrent use.
 type Node struct {
-	cfg      Config
-	identity string // of the state directory
-	boot     string // of the process
-	js       jetstream.JetStream
-	engine   Engine // set by Join
-	metrics  *metrics
+	cfg       Config
+	identity  string // of the state directory
+	boot      string // of the process
+	js        jetstream.JetStream
+	engine    Engine // set by Join
+	metrics   *metrics
+	catalogue *catalogue
 
 	live  context.Context // until Close
 	end   context.CancelFunc
@@ -47,12 +45,10 @@ type Node struct {
 	taken    bool          // a peer has taken the name
 	draining bool
 	closing  bool
-	foreign  int                           // requests of peers under way here
-	given    int                           // requests under way at peers
-	view     map[string]*member            // all nodes, including this Node
-	entries  map[string]*entry             // of the table, by function
-	pushed   map[store.Digest]store.Digest // local digest → digest at the registry
-	caught   chan struct{}                 // closed once the whole table was read
+	foreign  int                // requests of peers under way here
+	given    int                // requests under way at peers
+	view     map[string]*member // all nodes, including this Node
+	caught   chan struct{}      // closed once the whole table was read
 
 	jobs sync.Map // *job by id: forwarded requests under way here
 }
@@ -74,7 +70,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.protocol == 0 {
 		cfg.protocol = Protocol
 	}
-	n := &Node{cfg: cfg, boot: rand.Text(), view: map[string]*member{}, entries: map[string]*entry{}, pushed: map[store.Digest]store.Digest{}, caught: make(chan struct{}), recordsCaught: make(chan struct{})}
+	n := &Node{cfg: cfg, boot: rand.Text(), view: map[string]*member{}, catalogue: newCatalogue(), caught: make(chan struct{}), recordsCaught: make(chan struct{})}
 	var err error
 	if n.identity, err = identity(cfg.Dir); err != nil {
 		return nil, err
@@ -83,7 +79,7 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n.live, n.end = context.WithCancel(context.Background())
-	n.metrics = newMetrics(cfg.Metrics, n.partitioned, n.lacking)
+	n.metrics = newMetrics(cfg.Metrics, n.partitioned, n.catalogue.lacking)
 	return n, nil
 }
 
@@ -93,8 +89,12 @@ func identity(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make %s: %w", dir, err)
 	}
-	path := filepath.Join(dir, "identity")
-	b, err := os.ReadFile(path)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	b, err := root.ReadFile("identity")
 	if err == nil && len(b) > 0 {
 		return string(b), nil
 	}
@@ -102,19 +102,16 @@ func identity(dir string) (string, error) {
 		return "", err
 	}
 	id := rand.Text()
-	f, err := os.CreateTemp(dir, "new-*")
+	const written = "identity.new" // a crash may leave the file, and the next start overwrites it
+	f, err := root.OpenFile(written, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return "", err
 	}
 	_, err = f.WriteString(id)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	if err = cmp.Or(err, f.Sync(), f.Close()); err != nil {
+		return "", err
 	}
-	if err != nil {
-		return "", errors.Join(err, os.Remove(f.Name()))
-	}
-	return id, nil
+	return id, root.Rename(written, "identity")
 }
 
 // Stopping reports whether load balancers should send clients to a peer.
@@ -126,7 +123,7 @@ func (n *Node) Front(name string) (engine.Front, bool) {
 		return f, true
 	}
 	qualified, _, asked := strings.Cut(name, "@")
-	if e := n.entry(qualified); e != nil && !asked {
+	if e := n.catalogue.find(qualified); e != nil && !asked {
 		return e.record.Front, true
 	}
 	return engine.Front{}, false
@@ -144,7 +141,7 @@ func (n *Node) Elsewhere(name string) bool {
 	default:
 		return true
 	}
-	return n.entry(name) != nil
+	return n.catalogue.find(name) != nil
 }
 
 // partitioned reports whether peers cannot be reached, and so the lease is uncertain.
@@ -179,28 +176,4 @@ func (n *Node) reachable() error {
 		return ErrPartitioned
 	}
 	return nil
-}
-
-// entry returns the entry of a function, or nil if the table lacks the function or has it as
-// removed.
-func (n *Node) entry(name string) *entry {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if e := n.entries[name]; e != nil && !e.record.Removed {
-		return e
-	}
-	return nil
-}
-
-// lacking returns the functions whose present row is not in force here, at most warmMost.
-func (n *Node) lacking() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
-		if !n.entries[name].applied && len(out) < warmMost {
-			out = append(out, name)
-		}
-	}
-	return out
 }

@@ -84,7 +84,7 @@ func (n *Node) followRecords() {
 		if e.Revision() > n.recordsRead.Load() { // no other goroutine writes recordsRead
 			n.recordsRead.Store(e.Revision())
 		}
-		n.wakeLacking()
+		n.catalogue.wakeLacking()
 	}, func() {
 		select {
 		case <-n.recordsCaught:
@@ -122,18 +122,6 @@ func (n *Node) contributeRecords(whole <-chan struct{}) {
 				return
 			}
 			pause = min(2*pause, lastPause)
-		}
-	}
-}
-
-// wakeLacking makes the node try failed functions again: the new row may be the secret that a
-// function lacked.
-func (n *Node) wakeLacking() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, e := range n.entries {
-		if e.err != nil {
-			e.wake()
 		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 
 // job is a request of a peer that runs here.
 type job struct {
+	n    *Node
+	to   string // subject of the answer
 	stop context.CancelCauseFunc
 	more chan struct{}
 }
@@ -45,27 +47,28 @@ func (n *Node) control(msg *nats.Msg) {
 // take handles a request of a peer.
 func (n *Node) take(msg *nats.Msg) {
 	var a ask
+	j := &job{n: n, to: msg.Reply}
 	err := decodeHead(msg, &a)
 	function, _, _ := strings.Cut(a.Function, "@")
 	switch {
 	case msg.Reply == "":
 		return
 	case err != nil || a.ID == "" || strings.ContainsAny(a.ID, ".*> ") || a.Protocol < n.cfg.protocol-1 || a.Protocol > n.cfg.protocol+1:
-		n.answer(msg.Reply, reply{Kind: kindFailed, Fault: &fault{Kind: "other", Message: fmt.Sprintf("the request is not understood (protocol %d)", a.Protocol)}}, nil)
+		j.answer(reply{Kind: kindFailed, Fault: &fault{Kind: "other", Message: fmt.Sprintf("the request is not understood (protocol %d)", a.Protocol)}}, nil)
 		return
 	case n.partitioned(), n.isDraining(), n.engine.Stopping(), n.engine.Room(function) <= 0, !n.borrow():
-		n.answer(msg.Reply, reply{Kind: kindFull}, nil)
+		j.answer(reply{Kind: kindFull}, nil)
 		return
 	}
 	ctx, stop := context.WithCancelCause(n.live)
-	j := &job{stop: stop, more: make(chan struct{}, window)}
+	j.stop, j.more = stop, make(chan struct{}, window)
 	n.jobs.Store(a.ID, j)
 	n.tasks.Go(func() {
 		defer stop(nil)
 		defer n.giveBack()
 		defer n.jobs.Delete(a.ID)
-		n.answer(msg.Reply, reply{Kind: kindAccepted}, nil)
-		n.run(ctx, j, &a, msg)
+		j.answer(reply{Kind: kindAccepted}, nil)
+		j.run(ctx, &a, msg.Data)
 	})
 }
 
@@ -88,58 +91,58 @@ func (n *Node) giveBack() {
 
 // answer sends a message of an answer. If the message cannot be encoded, answer sends a fault
 // instead and returns false: the answer has ended.
-func (n *Node) answer(to string, r reply, body []byte) bool {
-	msg, encoded := encode(to, "", r, body)
+func (j *job) answer(r reply, body []byte) bool {
+	msg, encoded := encode(j.to, "", r, body)
 	err := encoded
 	if encoded != nil { // the event has run: no peer may run it again
 		failed := reply{Kind: kindFailed, Fault: &fault{Kind: "function", Type: "AnswerTooLarge", Message: encoded.Error()}}
-		msg, err = encode(to, "", failed, nil)
+		msg, err = encode(j.to, "", failed, nil)
 	}
 	if err == nil {
-		err = n.cfg.Conn.PublishMsg(msg)
+		err = j.n.cfg.Conn.PublishMsg(msg)
 	}
 	if err != nil {
-		n.cfg.Log.Debug("cluster: answer another node", "error", err)
+		j.n.cfg.Log.Debug("cluster: answer another node", "error", err)
 	}
 	return encoded == nil
 }
 
 // run runs the request and sends the answer.
-func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
+func (j *job) run(ctx context.Context, a *ask, body []byte) {
 	r := &engine.Request{Method: a.Method, Path: a.Path, Query: a.Query, Headers: a.Header}
 	if a.Body {
-		r.Body, r.Length = bytes.NewReader(msg.Data), int64(len(msg.Data))
+		r.Body, r.Length = bytes.NewReader(body), int64(len(body))
 	}
-	resp, err := n.engine.Invoke(ctx, a.Function, r)
+	resp, err := j.n.engine.Invoke(ctx, a.Function, r)
 	if err != nil {
-		n.answer(msg.Reply, reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
+		j.answer(reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
 		return
 	}
 	defer resp.Body.Close() //nolint:errcheck // what there was to say is said
 	head := reply{Kind: kindHead, ID: resp.ID, Instance: resp.Instance, Revision: resp.Revision, Status: resp.Status, Header: resp.Header, Size: resp.Size, Cold: resp.Cold}
 	if resp.Bytes != nil && len(resp.Bytes) <= chunkSize {
 		head.Whole = true
-		n.answer(msg.Reply, head, resp.Bytes)
+		j.answer(head, resp.Bytes)
 		return
 	}
-	if !n.answer(msg.Reply, head, nil) {
+	if !j.answer(head, nil) {
 		return
 	}
 	buf := make([]byte, chunkSize)
 	for sent := 1; ; { // the asking node answers the head by more, too
 		k, err := resp.Body.Read(buf)
 		if k > 0 {
-			if !n.room(ctx, j, &sent) {
+			if !j.room(ctx, &sent) {
 				return
 			}
-			n.answer(msg.Reply, reply{Kind: kindChunk}, buf[:k])
+			j.answer(reply{Kind: kindChunk}, buf[:k])
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			n.answer(msg.Reply, reply{Kind: kindEnd}, nil)
+			j.answer(reply{Kind: kindEnd}, nil)
 			return
 		case err != nil:
-			n.answer(msg.Reply, reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
+			j.answer(reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
 			return
 		}
 	}
@@ -147,7 +150,7 @@ func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
 
 // room waits until window allows another message, and counts the message. It returns false if the
 // asking node does not read for stalled, or ctx ends.
-func (n *Node) room(ctx context.Context, j *job, sent *int) bool {
+func (j *job) room(ctx context.Context, sent *int) bool {
 	until := time.Now().Add(stalled)
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -156,7 +159,7 @@ func (n *Node) room(ctx context.Context, j *job, sent *int) bool {
 		case <-j.more:
 			*sent--
 		case now := <-look.C:
-			if now.After(until) || n.cfg.Conn.IsClosed() {
+			if now.After(until) || j.n.cfg.Conn.IsClosed() {
 				return false
 			}
 		case <-ctx.Done():

@@ -30,30 +30,15 @@ func (n *Node) Prepare(ctx context.Context, img *store.Image) error {
 	return err
 }
 
-// known returns an image's digest at the registry, if seen before.
-func (n *Node) known(digest store.Digest) (store.Digest, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if remote, ok := n.pushed[digest]; ok {
-		return remote, true
-	}
-	for _, e := range n.entries {
-		if remote, ok := e.remotes[digest]; ok {
-			return remote, true
-		}
-	}
-	return "", false
-}
-
 // push pushes the missing parts of an image to the registry.
 func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, error) {
 	remote, err := n.engine.Push(ctx, string(digest), n.reference(digest), nil, oci.PushOptions{NoSBOM: true}, nil)
 	if err != nil {
 		return "", fmt.Errorf("push the image for the other nodes: %w", err)
 	}
-	n.mu.Lock()
-	n.pushed[digest] = remote.Digest
-	n.mu.Unlock()
+	n.catalogue.mu.Lock()
+	n.catalogue.pushed[digest] = remote.Digest
+	n.catalogue.mu.Unlock()
 	return remote.Digest, nil
 }
 
@@ -63,29 +48,12 @@ func (n *Node) Commit(ctx context.Context, r *engine.Record) error { return n.co
 
 // commit is Commit. If first is set, an existing record of the function is a conflict.
 func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
-	if err := n.reachable(); err != nil {
+	if err := n.awaitTable(ctx); err != nil {
 		return fmt.Errorf("%s: %w", r.Name, err)
 	}
-	select {
-	case <-n.caught:
-	case <-time.After(joinPatience):
-		return fmt.Errorf("%s: %w: the table of functions is still being read", r.Name, ErrPartitioned)
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", r.Name, context.Cause(ctx))
-	}
-	w := row{Protocol: n.cfg.protocol, Node: n.cfg.Name, Record: *r, Remotes: map[store.Digest]store.Digest{}}
-	for i, digest := range r.Images {
-		remote, ok := n.known(digest)
-		var err error
-		if !ok {
-			remote, err = n.push(ctx, digest)
-		}
-		if err != nil && i < r.Serving { // images beyond Serving are only for rollbacks
-			return err
-		}
-		if err == nil {
-			w.Remotes[digest] = remote
-		}
+	w, err := n.rowOf(ctx, r)
+	if err != nil {
+		return err
 	}
 	raw, err := json.Marshal(w)
 	if err != nil {
@@ -94,23 +62,12 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 	if len(raw) > maxRecord {
 		return fmt.Errorf("%s: the records of revisions take %d bytes, the limit is %d: remove revisions (fre function revisions --rm)", r.Name, len(raw), maxRecord)
 	}
-	var revision uint64
-	n.mu.Lock()
-	old := n.entries[r.Name]
-	if old != nil && !first {
-		revision = old.revision
+	revision, err := n.catalogue.replaced(r.Name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.Name, err)
 	}
-	waits := old != nil && !old.applied
-	var why error
-	if waits {
-		why = old.err
-	}
-	n.mu.Unlock()
-	switch {
-	case why != nil:
-		return fmt.Errorf("%s: %w, and the change failed on the present node (%v): try again on another node, or later (fre nodes)", r.Name, ErrConflict, why) //nolint:errorlint // it is no fault of this change
-	case waits:
-		return fmt.Errorf("%s: %w, and the node is still applying the change: try again", r.Name, ErrConflict)
+	if first {
+		revision = 0
 	}
 	revision, err = n.table.Update(ctx, keyFunction+r.Name, raw, revision)
 	switch {
@@ -119,17 +76,65 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w: %w", r.Name, ErrPartitioned, err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := n.entries[r.Name]
-	if now == nil {
-		now = &entry{kick: make(chan struct{}, 1)}
-		n.entries[r.Name] = now
-	}
+	n.catalogue.mu.Lock()
+	defer n.catalogue.mu.Unlock()
+	now := n.catalogue.entryLocked(r.Name)
 	if now.revision <= revision { // else a peer has written since
 		now.record, now.remotes, now.revision, now.applied = *r, w.Remotes, revision, true
 	}
 	return nil
+}
+
+// awaitTable waits until the whole table was read, and returns the reason why the table cannot be
+// written, if any.
+func (n *Node) awaitTable(ctx context.Context) error {
+	if err := n.reachable(); err != nil {
+		return err
+	}
+	select {
+	case <-n.caught:
+		return nil
+	case <-time.After(joinPatience):
+		return fmt.Errorf("%w: the table of functions is still being read", ErrPartitioned)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// rowOf makes the row of a record, and pushes the missing images to the registry.
+func (n *Node) rowOf(ctx context.Context, r *engine.Record) (row, error) {
+	w := row{Protocol: n.cfg.protocol, Node: n.cfg.Name, Record: *r, Remotes: map[store.Digest]store.Digest{}}
+	for i, digest := range r.Images {
+		remote, ok := n.catalogue.remote(digest)
+		var err error
+		if !ok {
+			remote, err = n.push(ctx, digest)
+		}
+		if err != nil && i < r.Serving { // images beyond Serving are only for rollbacks
+			return w, err
+		}
+		if err == nil {
+			w.Remotes[digest] = remote
+		}
+	}
+	return w, nil
+}
+
+// replaced returns the revision of the row that a new row replaces, 0 without one. The row must be
+// in force here, otherwise the change would be lost.
+func (c *catalogue) replaced(name string) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.entries[name]
+	switch {
+	case old == nil:
+		return 0, nil
+	case old.applied:
+		return old.revision, nil
+	case old.err != nil:
+		return 0, fmt.Errorf("%w, and the change failed on the present node (%v): try again on another node, or later (fre nodes)", ErrConflict, old.err) //nolint:errorlint // it is no fault of this change
+	}
+	return 0, fmt.Errorf("%w, and the node is still applying the change: try again", ErrConflict)
 }
 
 // follow reads the table and puts the rows in force. After the first complete read follow adds
@@ -174,13 +179,9 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 			return
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := n.entries[name]
-	if now == nil {
-		now = &entry{kick: make(chan struct{}, 1)}
-		n.entries[name] = now
-	}
+	n.catalogue.mu.Lock()
+	defer n.catalogue.mu.Unlock()
+	now := n.catalogue.entryLocked(name)
 	// Apply a row of the node's own too: the node may have stopped before the record reached the
 	// store.
 	if now.revision < e.Revision() {
@@ -231,10 +232,7 @@ func (n *Node) contribute() {
 		return
 	}
 	for _, r := range records {
-		n.mu.Lock()
-		known := n.entries[r.Name] != nil
-		n.mu.Unlock()
-		if known {
+		if n.catalogue.has(r.Name) {
 			continue
 		}
 		if err := n.commit(n.live, r, true); err != nil && n.live.Err() == nil {
