@@ -35,65 +35,90 @@ func (c *Chunks) giveBack(n int) {
 	c.state = chunkData
 }
 
+// end reports whether b has the rest of the body, or an error in the rest.
+func (c Chunks) end(b []byte) bool {
+	for {
+		used, _, err := c.Next(b)
+		if err != nil || c.Done() {
+			return true
+		}
+		if used == 0 {
+			return false
+		}
+		b = b[used:]
+	}
+}
+
 // Next parses b and consumes its first used bytes. The last len(data) of them are data of the
 // body, at most one piece per call. used is 0 if b is too short to go on. Errors are
 // *[RequestError].
 func (c *Chunks) Next(b []byte) (used int, data []byte, err error) {
 	for {
+		var n int
 		switch c.state {
 		case chunkSize:
-			line, n, err := chunkLine(b[used:])
-			if err != nil || n == 0 {
-				return used, nil, err
-			}
-			if c.left, err = parseChunkSize(line); err != nil {
-				return used, nil, err
-			}
-			used += n
-			c.state = chunkData
-			if c.left == 0 {
-				c.state = chunkTrailer
-			}
+			n, err = c.sizeLine(b[used:])
 		case chunkData:
-			n := min(int64(len(b)-used), c.left)
-			data = b[used : used+int(n)]
-			if c.left -= n; c.left == 0 {
+			n := int(min(int64(len(b)-used), c.left))
+			if c.left -= int64(n); c.left == 0 {
 				c.state = chunkEnd
 			}
-			return used + int(n), data, nil
+			return used + n, b[used : used+n], nil
 		case chunkEnd:
-			rest := b[used:]
-			if len(rest) < 2 {
-				if len(rest) == 1 && rest[0] != '\r' {
-					return used, nil, bad("a chunk is longer than announced")
-				}
-				return used, nil, nil
-			}
-			if rest[0] != '\r' || rest[1] != '\n' {
-				return used, nil, bad("a chunk is longer than announced")
-			}
-			used += 2
-			c.state = chunkSize
+			n, err = c.dataEnd(b[used:])
 		case chunkTrailer:
-			line, n, err := chunkLine(b[used:])
-			if err != nil || n == 0 {
-				return used, nil, err
-			}
-			if c.trailer += n; c.trailer > maxTrailer {
-				return used, nil, bad("more than %d bytes of trailer fields", maxTrailer)
-			}
-			used += n
-			if len(line) == 0 {
-				c.state = chunkDone
-				return used, nil, nil
-			}
-			if _, err := parseField(line); err != nil {
-				return used, nil, err
-			}
+			n, err = c.trailerLine(b[used:])
 		case chunkDone:
 			return used, nil, nil
 		}
+		if err != nil || n == 0 {
+			return used, nil, err
+		}
+		used += n
 	}
+}
+
+// sizeLine, dataEnd and trailerLine consume the next n bytes of b, 0 if b is too short.
+func (c *Chunks) sizeLine(b []byte) (n int, err error) {
+	line, n, err := chunkLine(b)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	if c.left, err = parseChunkSize(line); err != nil {
+		return 0, err
+	}
+	c.state = chunkData
+	if c.left == 0 {
+		c.state = chunkTrailer
+	}
+	return n, nil
+}
+
+func (c *Chunks) dataEnd(b []byte) (n int, err error) {
+	if len(b) > 0 && b[0] != '\r' || len(b) > 1 && b[1] != '\n' {
+		return 0, bad("a chunk is longer than announced")
+	}
+	if len(b) < 2 {
+		return 0, nil
+	}
+	c.state = chunkSize
+	return 2, nil
+}
+
+func (c *Chunks) trailerLine(b []byte) (n int, err error) {
+	line, n, err := chunkLine(b)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	if c.trailer += n; c.trailer > maxTrailer {
+		return 0, bad("more than %d bytes of trailer fields", maxTrailer)
+	}
+	if len(line) == 0 {
+		c.state = chunkDone
+		return n, nil
+	}
+	_, err = parseField(line)
+	return n, err
 }
 
 // chunkLine returns the first line of b without its end, and its length with the end. n is 0 if
@@ -118,10 +143,8 @@ func parseChunkSize(line []byte) (int64, error) {
 	}
 	size, extensions, extended := bytes.Cut(line, []byte{';'})
 	if extended {
-		for _, c := range extensions {
-			if c < ' ' && c != '\t' || c >= 0x7f {
-				return 0, bad("byte 0x%02x in a chunk's extension", c)
-			}
+		if err := checkExtensions(extensions); err != nil {
+			return 0, err
 		}
 		size = bytes.TrimRight(size, " \t") // RFC 9112 section 7.1.1: BWS
 	}
@@ -130,17 +153,32 @@ func parseChunkSize(line []byte) (int64, error) {
 	}
 	var n int64
 	for _, c := range size {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
+		digit, ok := hexDigit(c)
+		if !ok {
 			return 0, bad("invalid chunk size")
 		}
-		n = n<<4 | int64(c)
+		n = n<<4 | int64(digit)
 	}
 	return n, nil
+}
+
+func checkExtensions(b []byte) error {
+	for _, c := range b {
+		if c < ' ' && c != '\t' || c >= 0x7f {
+			return bad("byte 0x%02x in a chunk's extension", c)
+		}
+	}
+	return nil
+}
+
+func hexDigit(c byte) (digit byte, ok bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10, true
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
 }

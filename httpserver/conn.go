@@ -219,6 +219,29 @@ var (
 // next reads the head of the next request and refuses malformed ones. It returns false if the
 // connection ends.
 func (c *conn) next() bool {
+	look := c.rewind() // the bytes since the last look may complete a head
+	if !c.awaitHead(look) {
+		return false
+	}
+	for begins := false; ; { // the last read brought the first bytes of a head
+		if look {
+			if over, ok := c.parseHead(); over {
+				return ok
+			}
+		}
+		n, ok := c.readHead(begins)
+		if !ok {
+			return false
+		}
+		if begins = n > 0 && c.slot.idle.Load(); begins {
+			c.slot.idle.Store(false)
+		}
+		look = bytes.IndexByte(c.in[c.end-n:c.end], '\n') >= 0 || c.end-c.start >= c.s.cfg.Limits.Target
+	}
+}
+
+// rewind frees the memory of the last head, and reports whether bytes of the next one are here.
+func (c *conn) rewind() bool {
 	c.base = 0
 	if c.outgrown != nil {
 		c.outgrown.Release()
@@ -227,61 +250,64 @@ func (c *conn) next() bool {
 	if c.start == c.end {
 		c.start, c.end = 0, 0
 	}
-	look := c.end > c.start
-	c.slot.idle.Store(!look)
+	return c.end > c.start
+}
+
+// awaitHead marks the connection as idle, unless a part of the next head is here, and sets the
+// deadline. It returns false if the connection ends.
+func (c *conn) awaitHead(here bool) bool {
+	c.slot.idle.Store(!here)
 	deadline := c.s.cfg.IdleTimeout
-	if look {
+	if here {
 		deadline = c.s.cfg.HeadTimeout
 	}
 	now := time.Now()
 	c.slot.vacate(now)
-	if c.nc.SetReadDeadline(now.Add(deadline)) != nil || c.s.closing.Load() && !look || c.slot.lost() {
-		return false
+	return c.nc.SetReadDeadline(now.Add(deadline)) == nil && (here || !c.s.closing.Load()) && !c.slot.lost()
+}
+
+// parseHead parses the head if its last line is here. over means that next is over, with ok as its
+// result.
+func (c *conn) parseHead() (over, ok bool) {
+	if c.fresh && bytes.HasPrefix(c.in[c.start:c.end], []byte(prefaceLine)) {
+		c.http2 = true
+		return true, false
 	}
-	begins := false // the last read brought the first bytes of a head
-	for {
-		if look && c.fresh && bytes.HasPrefix(c.in[c.start:c.end], []byte(prefaceLine)) {
-			c.http2 = true
-			return false
-		}
-		if look { // the last read brought a complete line
-			n, err := c.x.Parse(c.in[c.start:c.end], &c.s.cfg.Limits)
-			if err != nil {
-				c.refuse(err)
-				return false
-			}
-			if n > 0 {
-				c.start += n
-				c.base = c.start
-				c.fresh = false
-				return c.slot.occupy()
-			}
-		}
-		if begins && (c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil || c.slot.lost()) {
-			return false
-		}
-		if c.start == c.end && !c.fresh {
-			// Let other goroutines run first. The next request may have arrived by then, which
-			// saves a read in vain, a wait in the poller, and the release and return of memory.
-			runtime.Gosched()
-		}
-		n, err := c.fill()
-		if begins = n > 0 && c.slot.idle.Load(); begins {
-			c.slot.idle.Store(false)
-		}
-		look = bytes.IndexByte(c.in[c.end-n:c.end], '\n') >= 0 || c.end-c.start >= c.s.cfg.Limits.Target
-		switch {
-		case n > 0 || err == nil:
-		case errors.Is(err, ErrNoMemory):
-			c.refuse(&RequestError{http.StatusServiceUnavailable, ErrNoMemory.Error()})
-			return false
-		case errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start && !c.slot.lost():
-			c.refuse(&RequestError{http.StatusRequestTimeout, "the head of the request took too long"})
-			return false
-		default:
-			return false
-		}
+	n, err := c.x.Parse(c.in[c.start:c.end], &c.s.cfg.Limits)
+	if err != nil {
+		c.refuse(err)
+		return true, false
 	}
+	if n == 0 {
+		return false, false
+	}
+	c.start += n
+	c.base = c.start
+	c.fresh = false
+	return true, c.slot.occupy()
+}
+
+// readHead reads more of a head. begins means that the last read brought its first bytes. It
+// returns false if the connection ends.
+func (c *conn) readHead(begins bool) (n int, ok bool) {
+	if begins && (c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil || c.slot.lost()) {
+		return 0, false
+	}
+	if c.start == c.end && !c.fresh {
+		// Let other goroutines run first. The next request may have arrived by then, which
+		// saves a read in vain, a wait in the poller, and the release and return of memory.
+		runtime.Gosched()
+	}
+	n, err := c.fill()
+	switch {
+	case n > 0 || err == nil:
+		return n, true
+	case errors.Is(err, ErrNoMemory):
+		c.refuse(&RequestError{http.StatusServiceUnavailable, ErrNoMemory.Error()})
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start && !c.slot.lost():
+		c.refuse(&RequestError{http.StatusRequestTimeout, "the head of the request took too long"})
+	}
+	return 0, false
 }
 
 // refuse answers a request that no handler sees, and gives the client time to read the answer.

@@ -99,16 +99,7 @@ func (b *connBody) here() bool {
 	if b.left > 0 {
 		return b.left <= int64(len(in))
 	}
-	for chunks := b.chunks; ; { // as take does
-		used, _, err := chunks.Next(in)
-		if err != nil || chunks.Done() {
-			return true
-		}
-		if used == 0 {
-			return false
-		}
-		in = in[used:]
-	}
+	return b.chunks.end(in)
 }
 
 var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")

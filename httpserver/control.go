@@ -6,12 +6,7 @@ import "encoding/binary"
 func (c *h2conn) controlFrame(f *frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.control) > maxControl {
-		return &connError{codeCalm, "the answers to control frames are not taken"}
-	}
-	if f.kind == frameWindow && c.updates > 0 {
-		c.updates-- // paid for by sent data
-	} else if err := c.payLocked(1); err != nil {
+	if err := c.payFrameLocked(f); err != nil {
 		return err
 	}
 	switch f.kind {
@@ -24,18 +19,35 @@ func (c *h2conn) controlFrame(f *frame) error {
 	case framePing:
 		return c.pingLocked(f)
 	case frameGoAway:
-		if f.id != 0 {
-			return &connError{codeProtocol, "GOAWAY of a stream"}
-		}
-		if len(f.payload) < 8 {
-			return &connError{codeFrameSize, "GOAWAY frame too short"}
-		}
-		c.leaving = true // without a GOAWAY in return: the client knows
+		return c.goAwayLocked(f)
 	case frameWindow:
 		return c.windowUpdateLocked(f)
 	case frameData, frameHeaders, frameContinuation, framePush: // handled by frame
 	}
 	return nil // an unknown extension: ignored
+}
+
+// payFrameLocked charges the client's credit for a control frame.
+func (c *h2conn) payFrameLocked(f *frame) error {
+	if len(c.control) > maxControl {
+		return &connError{codeCalm, "the answers to control frames are not taken"}
+	}
+	if f.kind == frameWindow && c.updates > 0 {
+		c.updates-- // paid for by sent data
+		return nil
+	}
+	return c.payLocked(1)
+}
+
+func (c *h2conn) goAwayLocked(f *frame) error {
+	if f.id != 0 {
+		return &connError{codeProtocol, "GOAWAY of a stream"}
+	}
+	if len(f.payload) < 8 {
+		return &connError{codeFrameSize, "GOAWAY frame too short"}
+	}
+	c.leaving = true // without a GOAWAY in return: the client knows
+	return nil
 }
 
 func (c *h2conn) priorityLocked(f *frame) error {
@@ -83,35 +95,48 @@ func (c *h2conn) settingsLocked(f *frame) error {
 		return err
 	}
 	for p := f.payload; len(p) > 0; p = p[settingLength:] {
-		value := binary.BigEndian.Uint32(p[2:])
-		switch binary.BigEndian.Uint16(p) {
-		case settingTableSize:
-			c.shrunk = c.shrunk || value < c.table
-			c.table = value
-		case settingPush:
-			if value > 1 {
-				return &connError{codeProtocol, "ENABLE_PUSH is neither 0 nor 1"}
-			}
-		case settingWindow:
-			if value > maxWindow {
-				return &connError{codeFlowControl, "INITIAL_WINDOW_SIZE is too large"}
-			}
-			more := int64(value) - c.initialWindow
-			c.initialWindow = int64(value)
-			for _, st := range c.streams {
-				if st.window += more; st.window > maxWindow {
-					return &connError{codeFlowControl, "a window is too large"}
-				}
-			}
-		case settingFrame:
-			if value < maxFrame || value > 1<<24-1 {
-				return &connError{codeProtocol, "MAX_FRAME_SIZE is none"}
-			}
-			c.frameSize = int(min(value, maxSentFrame))
+		if err := c.settingLocked(binary.BigEndian.Uint16(p), binary.BigEndian.Uint32(p[2:])); err != nil {
+			return err
 		}
 	}
 	c.control = appendFrameHead(c.control, 0, frameSettings, flagAck, 0)
 	c.kickLocked()
+	return nil
+}
+
+// settingLocked applies one setting.
+func (c *h2conn) settingLocked(setting uint16, value uint32) error {
+	switch setting {
+	case settingTableSize:
+		c.shrunk = c.shrunk || value < c.table
+		c.table = value
+	case settingPush:
+		if value > 1 {
+			return &connError{codeProtocol, "ENABLE_PUSH is neither 0 nor 1"}
+		}
+	case settingWindow:
+		return c.initialWindowLocked(value)
+	case settingFrame:
+		if value < maxFrame || value > 1<<24-1 {
+			return &connError{codeProtocol, "MAX_FRAME_SIZE is none"}
+		}
+		c.frameSize = int(min(value, maxSentFrame))
+	}
+	return nil
+}
+
+// initialWindowLocked changes the window of all streams, open ones included.
+func (c *h2conn) initialWindowLocked(size uint32) error {
+	if size > maxWindow {
+		return &connError{codeFlowControl, "INITIAL_WINDOW_SIZE is too large"}
+	}
+	more := int64(size) - c.initialWindow
+	c.initialWindow = int64(size)
+	for _, st := range c.streams {
+		if st.window += more; st.window > maxWindow {
+			return &connError{codeFlowControl, "a window is too large"}
+		}
+	}
 	return nil
 }
 

@@ -90,13 +90,8 @@ func (r *fieldReader) pseudo(f hpack.HeaderField) error {
 
 // field takes a regular field (RFC 9113 section 8.2).
 func (r *fieldReader) field(f hpack.HeaderField) error {
-	if len(f.Name) == 0 || !validValue(f.Value) {
+	if !validName(f.Name) || !validValue(f.Value) {
 		return errMalformed
-	}
-	for i := range len(f.Name) {
-		if c := f.Name[i]; !tokenBytes[c] || 'A' <= c && c <= 'Z' {
-			return errMalformed
-		}
 	}
 	switch f.Name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
@@ -126,6 +121,16 @@ func (r *fieldReader) field(f hpack.HeaderField) error {
 	return nil
 }
 
+// validName reports whether name is a token without capital letters.
+func validName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; !tokenBytes[c] || 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return name != ""
+}
+
 // validValue reports whether v has neither control characters nor white space at its ends.
 func validValue(v string) bool {
 	for i := range len(v) {
@@ -143,10 +148,7 @@ func validValue(v string) bool {
 // *[RequestError] to answer.
 func (r *fieldReader) finish(ended bool) error {
 	if r.trailer {
-		if !ended {
-			return errMalformed
-		}
-		if errors.Is(r.err, errMalformed) {
+		if !ended || errors.Is(r.err, errMalformed) {
 			return errMalformed
 		}
 		return nil // oversized trailers do no harm: they are discarded
@@ -156,6 +158,33 @@ func (r *fieldReader) finish(ended bool) error {
 	if r.err != nil {
 		return r.err
 	}
+	if err := r.requestLine(); err != nil {
+		return err
+	}
+	if err := r.host(); err != nil {
+		return err
+	}
+	if err := h.framing(); err != nil {
+		if refused, ok := errors.AsType[*RequestError](err); ok && refused.Status != http.StatusBadRequest {
+			return err
+		}
+		return errMalformed
+	}
+	switch {
+	case ended && h.Length > 0:
+		return errMalformed
+	case ended:
+		h.Expects = false
+	case h.Get("content-length") == nil:
+		h.Length = -1
+		h.Expects = h.Get("expect") != nil
+	}
+	return nil
+}
+
+// requestLine checks the pseudo-header fields, except the host.
+func (r *fieldReader) requestLine() error {
+	h := r.h
 	if len(h.Method) == 0 || len(h.Method) > 32 || !isToken(h.Method) {
 		return errMalformed
 	}
@@ -174,28 +203,18 @@ func (r *fieldReader) finish(ended bool) error {
 	if h.target() != nil {
 		return errMalformed
 	}
-	if r.authority != nil {
-		// Handlers look for the host in the fields, as in HTTP/1.1.
-		if host := h.Get("host"); host == nil {
-			h.Fields = append(h.Fields, Field{hostName, r.authority})
-		} else if !bytes.Equal(host, r.authority) {
-			return errMalformed
-		}
+	return nil
+}
+
+// host adds the pseudo-header field of the host to the fields: handlers look there, as in HTTP/1.1.
+func (r *fieldReader) host() error {
+	if r.authority == nil {
+		return nil
 	}
-	if err := h.framing(); err != nil {
-		if refused, ok := errors.AsType[*RequestError](err); ok && refused.Status != http.StatusBadRequest {
-			return err
-		}
+	if host := r.h.Get("host"); host == nil {
+		r.h.Fields = append(r.h.Fields, Field{hostName, r.authority})
+	} else if !bytes.Equal(host, r.authority) {
 		return errMalformed
-	}
-	switch {
-	case ended && h.Length > 0:
-		return errMalformed
-	case ended:
-		h.Expects = false
-	case h.Get("content-length") == nil:
-		h.Length = -1
-		h.Expects = h.Get("expect") != nil
 	}
 	return nil
 }

@@ -80,42 +80,18 @@ type Head struct {
 func (h *Head) Parse(b []byte, l *Limits) (n int, err error) {
 	*h = Head{Fields: h.Fields[:0]}
 	p := parser{b: b, l: l}
-	// Old clients send an empty line after a body (RFC 9112 section 2.2).
-	if len(b) > 0 && b[0] == '\r' {
-		if len(b) < 2 {
-			return 0, nil
-		}
-		if b[1] != '\n' {
-			return 0, bad("a carriage return without a line feed")
-		}
-		p.at = 2
+	if whole, err := p.emptyLine(); err != nil || !whole {
+		return 0, err
 	}
-	line, ok, err := p.line()
+	line, ok, err := p.firstLine()
 	if err != nil || !ok {
-		if err == nil && len(b)-p.at > l.Target+64 {
-			err = &RequestError{http.StatusRequestURITooLong, "the request line is too long"}
-		}
 		return 0, err
 	}
 	if err := h.requestLine(line, l); err != nil {
 		return 0, err
 	}
-	for {
-		line, ok, err := p.line()
-		if err != nil || !ok {
-			return 0, err
-		}
-		if len(line) == 0 {
-			break
-		}
-		if len(h.Fields) == l.Fields {
-			return 0, &RequestError{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("more than %d header fields", l.Fields)}
-		}
-		f, err := parseField(line)
-		if err != nil {
-			return 0, err
-		}
-		h.Fields = append(h.Fields, f)
+	if whole, err := h.fieldLines(&p); err != nil || !whole {
+		return 0, err
 	}
 	if err := h.framing(); err != nil {
 		return 0, err
@@ -123,11 +99,57 @@ func (h *Head) Parse(b []byte, l *Limits) (n int, err error) {
 	return p.at, nil
 }
 
+// fieldLines reads the lines of fields. whole is false if the empty line after them is missing.
+func (h *Head) fieldLines(p *parser) (whole bool, err error) {
+	for {
+		line, ok, err := p.line()
+		if err != nil || !ok {
+			return false, err
+		}
+		if len(line) == 0 {
+			return true, nil
+		}
+		if len(h.Fields) == p.l.Fields {
+			return false, &RequestError{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("more than %d header fields", p.l.Fields)}
+		}
+		f, err := parseField(line)
+		if err != nil {
+			return false, err
+		}
+		h.Fields = append(h.Fields, f)
+	}
+}
+
 // parser splits a head into lines.
 type parser struct {
 	b  []byte
 	at int
 	l  *Limits
+}
+
+// emptyLine skips an empty line: old clients send one after a body (RFC 9112 section 2.2). whole is
+// false if the line is not complete.
+func (p *parser) emptyLine() (whole bool, err error) {
+	if len(p.b) == 0 || p.b[0] != '\r' {
+		return true, nil
+	}
+	if len(p.b) < 2 {
+		return false, nil
+	}
+	if p.b[1] != '\n' {
+		return false, bad("a carriage return without a line feed")
+	}
+	p.at = 2
+	return true, nil
+}
+
+// firstLine is line for the request line, whose limit is shorter.
+func (p *parser) firstLine() (line []byte, ok bool, err error) {
+	line, ok, err = p.line()
+	if err == nil && !ok && len(p.b)-p.at > p.l.Target+64 {
+		err = &RequestError{http.StatusRequestURITooLong, "the request line is too long"}
+	}
+	return line, ok, err
 }
 
 // line returns the next line without its end. ok is false if the line is not complete.
@@ -177,10 +199,8 @@ func (h *Head) requestLine(line []byte, l *Limits) error {
 // target splits the request target (RFC 9112 section 3.2).
 func (h *Head) target() error {
 	t := h.Target
-	for _, c := range t {
-		if c <= ' ' || c >= 0x7f || c == '#' {
-			return bad("byte 0x%02x in the target", c)
-		}
+	if err := checkTarget(t); err != nil {
+		return err
 	}
 	switch {
 	case len(t) > 0 && t[0] == '/':
@@ -190,18 +210,9 @@ func (h *Head) target() error {
 	case string(h.Method) == http.MethodConnect:
 		return &RequestError{http.StatusNotImplemented, "not a proxy: CONNECT is not supported"}
 	default:
-		// The absolute form, meant for proxies, overrides Host.
-		scheme, rest, ok := bytes.Cut(t, []byte("://"))
-		if !ok || !asciiEqual(scheme, "http") && !asciiEqual(scheme, "https") {
-			return bad("the target is neither a path nor a URL")
-		}
-		end := bytes.IndexAny(rest, "/?")
-		if end < 0 {
-			end = len(rest)
-		}
-		h.Host, t = rest[:end], rest[end:]
-		if !isHost(h.Host) || len(h.Host) == 0 {
-			return bad("invalid host in the target")
+		var err error
+		if t, err = h.absolute(t); err != nil {
+			return err
 		}
 	}
 	h.Path, h.Query, _ = bytes.Cut(t, []byte{'?'})
@@ -209,6 +220,34 @@ func (h *Head) target() error {
 		h.Path = slash
 	}
 	return nil
+}
+
+// checkTarget refuses bytes that no target has.
+func checkTarget(t []byte) error {
+	for _, c := range t {
+		if c <= ' ' || c >= 0x7f || c == '#' {
+			return bad("byte 0x%02x in the target", c)
+		}
+	}
+	return nil
+}
+
+// absolute reads the absolute form of a target, meant for proxies. It sets Host, which overrides
+// the field, and returns the rest.
+func (h *Head) absolute(t []byte) (rest []byte, err error) {
+	scheme, rest, ok := bytes.Cut(t, []byte("://"))
+	if !ok || !asciiEqual(scheme, "http") && !asciiEqual(scheme, "https") {
+		return nil, bad("the target is neither a path nor a URL")
+	}
+	end := bytes.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	h.Host = rest[:end]
+	if !isHost(h.Host) || len(h.Host) == 0 {
+		return nil, bad("invalid host in the target")
+	}
+	return rest[end:], nil
 }
 
 var slash = []byte{'/'}
@@ -236,73 +275,123 @@ func parseField(line []byte) (Field, error) {
 
 // framing reads the fields that describe the body and the connection.
 func (h *Head) framing() error {
-	var hosts, lengths, codings int
-	keepAlive := false
-	for _, f := range h.Fields {
-		// Comparing the length first skips most fields cheaply.
-		switch len(f.Name) {
+	var seen framing
+	for i := range h.Fields {
+		f := &h.Fields[i]
+		var err error
+		switch len(f.Name) { // skips most fields cheaply
 		case len("Host"):
-			if asciiEqual(f.Name, "host") {
-				hosts++
-				if !isHost(f.Value) {
-					return bad("invalid Host")
-				}
-				if h.Host == nil {
-					h.Host = f.Value
-				}
-			}
+			err = seen.host(h, f)
 		case len("Expect"):
-			if asciiEqual(f.Name, "expect") {
-				if !asciiEqual(f.Value, "100-continue") {
-					return &RequestError{http.StatusExpectationFailed, "only 100-continue can be expected"}
-				}
-				h.Expects = h.Minor == 1
-			}
+			err = h.expect(f)
 		case len("Connection"):
-			if asciiEqual(f.Name, "connection") {
-				eachToken(f.Value, func(t []byte) {
-					h.Close = h.Close || asciiEqual(t, "close")
-					keepAlive = keepAlive || asciiEqual(t, "keep-alive")
-					h.Upgrade = h.Upgrade || asciiEqual(t, "upgrade")
-				})
-			}
+			seen.connection(h, f)
 		case len("Content-Length"):
-			if asciiEqual(f.Name, "content-length") {
-				lengths++
-				var ok bool
-				if h.Length, ok = decimal(f.Value); !ok {
-					return bad("Content-Length is not a number")
-				}
-			}
+			err = seen.length(h, f)
 		case len("Transfer-Encoding"):
-			if asciiEqual(f.Name, "transfer-encoding") {
-				codings++
-				if !asciiEqual(f.Value, "chunked") {
-					return &RequestError{http.StatusNotImplemented, "the only transfer coding is chunked, once"}
-				}
-			}
+			err = seen.coding(f)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	switch {
-	case hosts > 1:
-		return bad("several Host headers")
-	case hosts == 0 && h.Minor == 1:
-		return bad("no Host")
-	case lengths > 1:
-		return bad("several Content-Length headers")
-	case codings > 1:
+	return seen.finish(h)
+}
+
+// framing counts the fields that describe the body and the connection.
+type framing struct {
+	hosts, lengths, codings int
+	keepAlive               bool
+}
+
+func (s *framing) host(h *Head, f *Field) error {
+	if !asciiEqual(f.Name, "host") {
+		return nil
+	}
+	s.hosts++
+	if !isHost(f.Value) {
+		return bad("invalid Host")
+	}
+	if h.Host == nil {
+		h.Host = f.Value
+	}
+	return nil
+}
+
+func (h *Head) expect(f *Field) error {
+	if !asciiEqual(f.Name, "expect") {
+		return nil
+	}
+	if !asciiEqual(f.Value, "100-continue") {
+		return &RequestError{http.StatusExpectationFailed, "only 100-continue can be expected"}
+	}
+	h.Expects = h.Minor == 1
+	return nil
+}
+
+func (s *framing) length(h *Head, f *Field) error {
+	if !asciiEqual(f.Name, "content-length") {
+		return nil
+	}
+	s.lengths++
+	var ok bool
+	if h.Length, ok = decimal(f.Value); !ok {
+		return bad("Content-Length is not a number")
+	}
+	return nil
+}
+
+func (s *framing) coding(f *Field) error {
+	if !asciiEqual(f.Name, "transfer-encoding") {
+		return nil
+	}
+	s.codings++
+	if !asciiEqual(f.Value, "chunked") {
 		return &RequestError{http.StatusNotImplemented, "the only transfer coding is chunked, once"}
-	case codings > 0 && lengths > 0:
-		return bad("both Content-Length and Transfer-Encoding")
-	case codings > 0 && h.Minor == 0:
-		return bad("Transfer-Encoding in HTTP/1.0")
-	case codings > 0:
+	}
+	return nil
+}
+
+func (s *framing) connection(h *Head, f *Field) {
+	if asciiEqual(f.Name, "connection") {
+		eachToken(f.Value, func(t []byte) {
+			h.Close = h.Close || asciiEqual(t, "close")
+			s.keepAlive = s.keepAlive || asciiEqual(t, "keep-alive")
+			h.Upgrade = h.Upgrade || asciiEqual(t, "upgrade")
+		})
+	}
+}
+
+func (s *framing) finish(h *Head) error {
+	if err := s.check(h); err != nil {
+		return err
+	}
+	if s.codings > 0 {
 		h.Length = -1
 	}
 	if h.Minor == 0 {
-		h.Close = h.Close || !keepAlive
+		h.Close = h.Close || !s.keepAlive
 	}
 	h.Expects = h.Expects && h.Length != 0
+	return nil
+}
+
+// check refuses a head whose fields leave the end of the body, or the host, open.
+func (s *framing) check(h *Head) error {
+	switch {
+	case s.hosts > 1:
+		return bad("several Host headers")
+	case s.hosts == 0 && h.Minor == 1:
+		return bad("no Host")
+	case s.lengths > 1:
+		return bad("several Content-Length headers")
+	case s.codings > 1:
+		return &RequestError{http.StatusNotImplemented, "the only transfer coding is chunked, once"}
+	case s.codings > 0 && s.lengths > 0:
+		return bad("both Content-Length and Transfer-Encoding")
+	case s.codings > 0 && h.Minor == 0:
+		return bad("Transfer-Encoding in HTTP/1.0")
+	}
 	return nil
 }
 

@@ -39,32 +39,16 @@ func (c *h2conn) read() error {
 	c.control = appendSettings(c.control, settingStreams, uint32(c.s.cfg.MaxStreams), settingWindow, streamWindow, settingHeadSize, uint32(c.s.cfg.Limits.Head))
 	c.control = appendWindowUpdate(c.control, 0, connWindow-initialWindow)
 	c.mu.Unlock()
-	for c.end-c.start < len(preface) {
-		if string(c.in[c.start:c.end]) != preface[:c.end-c.start] {
-			break
-		}
-		if err := c.more(); err != nil {
-			return err
-		}
+	if err := c.readPreface(); err != nil {
+		return err
 	}
-	if c.end-c.start < len(preface) || string(c.in[c.start:c.start+len(preface)]) != preface {
-		return &connError{codeProtocol, "not the preface of HTTP/2"}
-	}
-	c.start += len(preface)
 	for {
 		f, n, err := parseFrame(c.in[c.start:c.end])
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			if c.end > c.start && c.pressing.IsZero() {
-				// A body may arrive slowly, a head may not.
-				patience := c.s.cfg.HeadTimeout
-				if c.end-c.start >= frameHead && f.kind == frameData {
-					patience = c.s.cfg.StallTimeout
-				}
-				c.pressing = time.Now().Add(patience)
-			}
+			c.press(&f)
 			if err := c.more(); err != nil {
 				return err
 			}
@@ -82,6 +66,32 @@ func (c *h2conn) read() error {
 			c.pressing = time.Time{}
 		}
 	}
+}
+
+// readPreface reads the client's preface (RFC 9113 section 3.4).
+func (c *h2conn) readPreface() error {
+	for c.end-c.start < len(preface) && string(c.in[c.start:c.end]) == preface[:c.end-c.start] {
+		if err := c.more(); err != nil {
+			return err
+		}
+	}
+	if c.end-c.start < len(preface) || string(c.in[c.start:c.start+len(preface)]) != preface {
+		return &connError{codeProtocol, "not the preface of HTTP/2"}
+	}
+	c.start += len(preface)
+	return nil
+}
+
+// press sets the deadline of an incomplete frame. A body may arrive slowly, a head may not.
+func (c *h2conn) press(f *frame) {
+	if c.end == c.start || !c.pressing.IsZero() {
+		return
+	}
+	patience := c.s.cfg.HeadTimeout
+	if c.end-c.start >= frameHead && f.kind == frameData {
+		patience = c.s.cfg.StallTimeout
+	}
+	c.pressing = time.Now().Add(patience)
 }
 
 // errOver ends a connection without open streams.
@@ -127,25 +137,9 @@ func (c *h2conn) prepare() error {
 	if c.err != nil {
 		return c.err
 	}
-	idle := c.running == 0 && len(c.streams) == 0
-	if !idle {
-		c.idleSince = time.Time{}
-	} else if c.idleSince.IsZero() {
-		c.idleSince = now
-	}
-	until := now.Add(c.s.cfg.IdleTimeout)
-	switch {
-	case idle && c.leaving && c.block.id == 0, c.slot.lost():
-		return errOver
-	case !c.pressing.IsZero():
-		if !now.Before(c.pressing) {
-			return &connError{codeNone, "the client took too long"}
-		}
-		until = c.pressing
-	case idle:
-		if until = c.idleSince.Add(c.s.cfg.IdleTimeout); !now.Before(until) {
-			return errOver
-		}
+	until, err := c.deadlineLocked(now)
+	if err != nil {
+		return err
 	}
 	// Keep a deadline that is neither too late nor near.
 	if c.waits.After(until) || c.waits.Sub(now) < until.Sub(now)/2 {
@@ -158,6 +152,39 @@ func (c *h2conn) prepare() error {
 		}
 	}
 	return nil
+}
+
+// deadlineLocked returns the time until which the reader waits for input, or why the connection
+// ends now.
+func (c *h2conn) deadlineLocked(now time.Time) (until time.Time, err error) {
+	idle := c.idleLocked(now)
+	switch {
+	case idle && c.leaving && c.block.id == 0, c.slot.lost():
+		return until, errOver
+	case !c.pressing.IsZero():
+		if !now.Before(c.pressing) {
+			return until, &connError{codeNone, "the client took too long"}
+		}
+		return c.pressing, nil
+	case idle:
+		if until = c.idleSince.Add(c.s.cfg.IdleTimeout); !now.Before(until) {
+			return until, errOver
+		}
+		return until, nil
+	}
+	return now.Add(c.s.cfg.IdleTimeout), nil
+}
+
+// idleLocked reports whether no stream is open, and records since when.
+func (c *h2conn) idleLocked(now time.Time) bool {
+	if c.running > 0 || len(c.streams) > 0 {
+		c.idleSince = time.Time{}
+		return false
+	}
+	if c.idleSince.IsZero() {
+		c.idleSince = now
+	}
+	return true
 }
 
 // finish ends the connection and waits for its handlers.

@@ -148,28 +148,9 @@ func parseRanges(field string, size int64) (parts []Range, ok bool) {
 		if spec == "" {
 			continue
 		}
-		first, last, found := strings.Cut(spec, "-")
-		if !found || first == "" && last == "" {
+		p, ok := parseRange(spec, size)
+		if !ok {
 			return nil, false
-		}
-		var p Range
-		if first == "" { // a suffix range: the last n bytes
-			n, ok := position(last)
-			if !ok {
-				return nil, false
-			}
-			p.Length = min(n, size)
-			p.First = size - p.Length
-		} else {
-			from, ok := position(first)
-			to, ok2 := size-1, true
-			if last != "" {
-				to, ok2 = position(last)
-			}
-			if !ok || !ok2 || last != "" && to < from {
-				return nil, false
-			}
-			p.First, p.Length = from, min(to, size-1)-from+1
 		}
 		if p.Length <= 0 {
 			continue // beyond the end
@@ -180,6 +161,26 @@ func parseRanges(field string, size int64) (parts []Range, ok bool) {
 		}
 	}
 	return parts, strings.Trim(set, " \t,") != ""
+}
+
+// parseRange parses first-last, first- or -length. The Length is not positive if the range is
+// beyond the end.
+func parseRange(spec string, size int64) (p Range, ok bool) {
+	first, last, found := strings.Cut(spec, "-")
+	if !found {
+		return p, false
+	}
+	if first == "" { // the last n bytes
+		n, ok := position(last)
+		n = min(n, size)
+		return Range{size - n, n}, ok
+	}
+	from, ok := position(first)
+	if last == "" {
+		return Range{from, size - from}, ok
+	}
+	to, ok2 := position(last)
+	return Range{from, min(to, size-1) - from + 1}, ok && ok2 && from <= to
 }
 
 // position parses 1*DIGIT and caps it at 2^59, longer than any body.
@@ -227,6 +228,12 @@ func AcceptedCoding(field string, codings []string) int {
 			}
 		}
 	}
+	return heaviest(weights, others)
+}
+
+// heaviest returns the index of the largest weight, the first of equals, -1 if none is positive.
+// others replaces negative weights.
+func heaviest(weights []int, others int) int {
 	best, most := -1, 0
 	for i, q := range weights {
 		if q < 0 {

@@ -82,20 +82,9 @@ func (s *sending) send(head []byte, f *os.File, offset, length int64, watched bo
 // waits for room before the next try.
 func (s *sending) sendSome(fd uintptr) (done bool) {
 	for len(s.head) > 0 {
-		flags := 0
-		if s.left > 0 {
-			flags = unix.MSG_MORE // the file follows in the same segment
-		}
-		if s.left >= corkedFrom && !s.corked {
-			s.corked = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) == nil // fails on a Unix socket
-		}
-		s.vector[0] = s.head
-		n, err := rawio.Send(int(fd), s.vector[:], nil, flags)
-		s.vector[0] = nil
-		if err != nil {
+		if err := s.sendHead(int(fd)); err != nil {
 			return s.stopped(fd, "sendto", err)
 		}
-		s.head, s.moved = s.head[n:], true
 	}
 	for sent := int64(0); s.left > 0 && sent < fileQuantum; {
 		want := min(s.left, fileQuantum-sent)
@@ -123,6 +112,24 @@ func (s *sending) sendSome(fd uintptr) (done bool) {
 		}
 	}
 	return true
+}
+
+// sendHead sends the head, or a part.
+func (s *sending) sendHead(fd int) error {
+	flags := 0
+	if s.left > 0 {
+		flags = unix.MSG_MORE // the file follows in the same segment
+	}
+	if s.left >= corkedFrom && !s.corked {
+		s.corked = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_CORK, 1) == nil // fails on a Unix socket
+	}
+	s.vector[0] = s.head
+	n, err := rawio.Send(fd, s.vector[:], nil, flags)
+	s.vector[0] = nil
+	if err == nil {
+		s.head, s.moved = s.head[n:], true
+	}
+	return err
 }
 
 // sendPiece sends at most n bytes of the file. Go's runtime takes the processor away from a

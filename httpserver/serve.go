@@ -27,8 +27,7 @@ func (s *Server) Serve(l net.Listener) error {
 	for {
 		nc, err := l.Accept()
 		if err != nil {
-			// For example out of file descriptors: an open connection will end.
-			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isTemporary(err) {
+			if isTemporary(err) { // for example out of file descriptors: an open connection will end
 				s.cfg.Log.Warn("cannot accept a connection: again in 10 ms", "error", err)
 				select {
 				case <-time.After(10 * time.Millisecond):
@@ -100,6 +99,9 @@ const maxRefusing = 64
 
 // isTemporary reports errors of accept(2) after which the next call may succeed.
 func isTemporary(err error) bool {
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+		return true
+	}
 	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO, unix.EINTR} {
 		if errors.Is(err, e) {
 			return true

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -67,26 +68,13 @@ const defaultConnections = 10_000
 
 // setDefaults replaces the zero values.
 func (cfg *Config) setDefaults() {
-	if cfg.Limits == (Limits{}) {
-		cfg.Limits = DefaultLimits
-	}
-	for _, d := range []struct {
-		of    *time.Duration
-		value time.Duration
-	}{{&cfg.HeadTimeout, 10 * time.Second}, {&cfg.IdleTimeout, 2 * time.Minute}, {&cfg.StallTimeout, time.Minute}} {
-		if *d.of == 0 {
-			*d.of = d.value
-		}
-	}
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = 100
-	}
-	if cfg.MaxConnections == 0 {
-		cfg.MaxConnections = defaultConnections
-	}
-	if cfg.MaxPerClient == 0 {
-		cfg.MaxPerClient = max(1, cfg.MaxConnections/2)
-	}
+	cfg.Limits = cmp.Or(cfg.Limits, DefaultLimits)
+	cfg.HeadTimeout = cmp.Or(cfg.HeadTimeout, 10*time.Second)
+	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 2*time.Minute)
+	cfg.StallTimeout = cmp.Or(cfg.StallTimeout, time.Minute)
+	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, 100)
+	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, defaultConnections)
+	cfg.MaxPerClient = cmp.Or(cfg.MaxPerClient, max(1, cfg.MaxConnections/2))
 	if cfg.TLS != nil && len(cfg.TLS.NextProtos) == 0 {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.NextProtos = []string{"h2", "http/1.1"}

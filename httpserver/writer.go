@@ -167,25 +167,8 @@ func (c *h2conn) gatherLocked(controlOnly bool) int {
 // takeLocked makes the frames of one turn of a stream.
 func (c *h2conn) takeLocked(st *stream) (size int) {
 	o := &st.out
-	if block := o.head; len(block) > 0 {
-		block = c.blockLocked(block)
-		kind, flags := frameHeaders, uint8(0)
-		if len(o.data) == 0 && o.last {
-			flags, st.sentEnd = flagEndStream, true
-		}
-		for {
-			n := min(len(block), c.frameSize)
-			if n == len(block) {
-				flags |= flagEndHeaders
-			}
-			c.scratch = append(appendFrameHead(c.scratch, n, kind, flags, st.id), block[:n]...)
-			size += frameHead + n
-			if block = block[n:]; len(block) == 0 {
-				break
-			}
-			kind, flags = frameContinuation, 0
-		}
-		o.head = nil
+	if len(o.head) > 0 {
+		size = c.takeHeadLocked(st)
 	}
 	left := int(min(turn, int64(len(o.data)), max(0, st.window), max(0, c.window)))
 	st.window -= int64(left)
@@ -213,6 +196,29 @@ func (c *h2conn) takeLocked(st *stream) (size int) {
 		}
 	}
 	return size
+}
+
+// takeHeadLocked makes the frames of the head.
+func (c *h2conn) takeHeadLocked(st *stream) (size int) {
+	o := &st.out
+	block := c.blockLocked(o.head)
+	o.head = nil
+	kind, flags := frameHeaders, uint8(0)
+	if len(o.data) == 0 && o.last {
+		flags, st.sentEnd = flagEndStream, true
+	}
+	for {
+		n := min(len(block), c.frameSize)
+		if n == len(block) {
+			flags |= flagEndHeaders
+		}
+		c.scratch = append(appendFrameHead(c.scratch, n, kind, flags, st.id), block[:n]...)
+		size += frameHead + n
+		if block = block[n:]; len(block) == 0 {
+			return size
+		}
+		kind, flags = frameContinuation, 0
+	}
 }
 
 // blockLocked returns a header block as sent. After the client has shrunk its table, the first
