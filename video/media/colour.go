@@ -26,40 +26,51 @@ const (
 // Known fills in the unstated colours of a source as players do: from the stated colours, or from
 // the size of its pictures.
 func (c Colour) Known(width, height int) Colour {
-	unsaid := func(v int) bool { return v == Unsaid || v == 3 || v > 22 }
 	if unsaid(c.Matrix) {
-		switch {
-		case c.HDR() || c.Primaries == BT2020:
-			c.Matrix = BT2020
-		case c.Primaries == BT470BG || c.Primaries == SMPTE170M || c.Primaries == BT709:
-			c.Matrix = c.Primaries
-		case width >= 1280 || height > 576:
-			c.Matrix = BT709
-		default:
-			c.Matrix = SMPTE170M
-		}
+		c.Matrix = c.likelyMatrix(width, height)
 	}
 	if unsaid(c.Primaries) || c.Primaries == 0 {
-		switch {
-		case c.HDR() || c.Matrix == BT2020 || c.Matrix == 10:
-			c.Primaries = BT2020
-		case c.Matrix == BT470BG || c.Matrix == SMPTE170M:
-			c.Primaries = c.Matrix
-		default:
-			c.Primaries = BT709
-		}
+		c.Primaries = c.likelyPrimaries()
 	}
 	if unsaid(c.Transfer) || c.Transfer == 0 {
-		switch {
-		case c.Primaries == BT2020:
-			c.Transfer = BT2020Ten
-		case c.Matrix == BT470BG || c.Matrix == SMPTE170M:
-			c.Transfer = SMPTE170M
-		default:
-			c.Transfer = BT709
-		}
+		c.Transfer = c.likelyTransfer()
 	}
 	return c
+}
+
+// unsaid reports whether a code point states nothing: it is unspecified or reserved.
+func unsaid(v int) bool { return v == Unsaid || v == 3 || v > 22 }
+
+func (c Colour) likelyMatrix(width, height int) int {
+	switch {
+	case c.HDR() || c.Primaries == BT2020:
+		return BT2020
+	case c.Primaries == BT470BG || c.Primaries == SMPTE170M || c.Primaries == BT709:
+		return c.Primaries
+	case width >= 1280 || height > 576:
+		return BT709
+	}
+	return SMPTE170M
+}
+
+func (c Colour) likelyPrimaries() int {
+	switch {
+	case c.HDR() || c.Matrix == BT2020 || c.Matrix == 10:
+		return BT2020
+	case c.Matrix == BT470BG || c.Matrix == SMPTE170M:
+		return c.Matrix
+	}
+	return BT709
+}
+
+func (c Colour) likelyTransfer() int {
+	switch {
+	case c.Primaries == BT2020:
+		return BT2020Ten
+	case c.Matrix == BT470BG || c.Matrix == SMPTE170M:
+		return SMPTE170M
+	}
+	return BT709
 }
 
 // HDR reports whether the brightness exceeds the range of an ordinary screen.

@@ -53,29 +53,17 @@ func handle(_ context.Context, e function.Event) (any, error) {
 	case "POST /chunk":
 		var q media.Chunk
 		return asked(e, &q, &q.Source, func(path string) (any, error) {
-			head, bodies, err := transcode.Chunk(path, q)
-			if err != nil {
-				return nil, err
-			}
-			return answer(head, bodies)
+			return answer(transcode.Chunk(path, q))
 		})
 	case "POST /sound":
 		var q media.Sound
 		return asked(e, &q, &q.Source, func(path string) (any, error) {
-			head, parts, err := transcode.Sound(path, q)
-			if err != nil {
-				return nil, err
-			}
-			return answer(head, parts)
+			return answer(transcode.Sound(path, q))
 		})
 	case "POST /thumbs":
 		var q media.Thumbs
 		return asked(e, &q, &q.Source, func(path string) (any, error) {
-			head, sheets, err := transcode.Thumbs(path, q)
-			if err != nil {
-				return nil, err
-			}
-			return answer(head, sheets)
+			return answer(transcode.Thumbs(path, q))
 		})
 	case "POST /text":
 		var q media.Text
@@ -115,8 +103,11 @@ func refused(status int, err error) (any, error) {
 	return function.Response{Status: status, Body: strings.ReplaceAll(err.Error(), sources+"/", "")}, nil
 }
 
-// answer writes a head as JSON, a line feed, and bodies.
-func answer(head any, bodies [][]byte) (any, error) {
+// answer writes the result of a job: the head as JSON, a line feed, and the bodies.
+func answer(head any, bodies [][]byte, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
 	b, err := json.Marshal(head)
 	if err != nil {
 		return nil, err
@@ -131,9 +122,8 @@ func answer(head any, bodies [][]byte) (any, error) {
 // source returns the path of a source. Names consist of letters, digits and - _ . and do not
 // begin with a dot.
 func source(name string) (string, error) {
-	bad := func(r rune) bool {
-		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
-	}
+	const letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
+	bad := func(r rune) bool { return !strings.ContainsRune(letters, r) }
 	if name == "" || len(name) > 128 || name[0] == '.' || strings.ContainsFunc(name, bad) {
 		return "", fmt.Errorf("source %q is no name of one", name)
 	}
@@ -243,14 +233,7 @@ func write(path string, offset, all int64, body io.Reader) (end int64, err error
 	if info, err := f.Stat(); err != nil || info.Size() < offset {
 		return 0, cmp.Or(err, errMissing)
 	}
-	end = offset
-	for to := io.NewOffsetWriter(f, offset); end < all && err == nil; {
-		piece := min(all-end, roomPiece)
-		if err = linux.HasRoom(filepath.Dir(path), piece); err == nil {
-			piece, err = io.CopyN(to, body, piece)
-			end += piece
-		}
-	}
+	end, err = fill(f, offset, all, body)
 	if errors.Is(err, io.EOF) { // the body has ended; more parts follow
 		return end, nil
 	}
@@ -261,4 +244,18 @@ func write(path string, offset, all int64, body io.Reader) (end int64, err error
 		return 0, err
 	}
 	return end, os.Rename(path+partial, path)
+}
+
+// fill copies the body to a file from an offset up to byte all, while the disk has room. If the body
+// ends early the error is io.EOF.
+func fill(f *os.File, offset, all int64, body io.Reader) (end int64, err error) {
+	end = offset
+	for to := io.NewOffsetWriter(f, offset); end < all && err == nil; {
+		piece := min(all-end, roomPiece)
+		if err = linux.HasRoom(filepath.Dir(f.Name()), piece); err == nil {
+			piece, err = io.CopyN(to, body, piece)
+			end += piece
+		}
+	}
+	return end, err
 }
