@@ -66,30 +66,34 @@ func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
 		}
 	}()
 	j.event(image.Progress{Step: "read"})
-	t := tar.NewReader(plain)
-	left := j.limits.Bytes
+	return a, a.fill(ctx, tar.NewReader(plain), j.limits.Bytes)
+}
+
+// fill unpacks the files, limit bytes at most.
+func (a *archive) fill(ctx context.Context, t *tar.Reader, limit int64) error {
+	left := limit
 	for n := 0; ; n++ {
 		if err := ctx.Err(); err != nil {
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			if n == 0 {
-				return nil, fmt.Errorf("%w: empty", ErrArchive)
+				return fmt.Errorf("%w: empty", ErrArchive)
 			}
-			return a, nil
+			return nil
 		}
 		if err != nil {
 			if n == 0 && errors.Is(err, tar.ErrHeader) {
 				err = fmt.Errorf("%w: not a tar", ErrArchive)
 			}
-			return nil, archiveError(err)
+			return archiveError(err)
 		}
 		if n == maxArchiveEntries {
-			return nil, fmt.Errorf("%w of %d files in an archive", ErrLimit, maxArchiveEntries)
+			return fmt.Errorf("%w of %d files in an archive", ErrLimit, maxArchiveEntries)
 		}
-		if err := a.add(h, t, n, &left, j.limits.Bytes); err != nil {
-			return nil, fmt.Errorf("archive: %s: %w", clip(h.Name), archiveError(err))
+		if err := a.add(h, t, n, &left, limit); err != nil {
+			return fmt.Errorf("archive: %s: %w", clip(h.Name), archiveError(err))
 		}
 	}
 }
@@ -210,29 +214,36 @@ func (a *archive) docker() ([]archived, error) {
 	}
 	out := make([]archived, 0, len(list))
 	for _, m := range list {
-		if len(m.Layers) > maxLayers {
-			return nil, fmt.Errorf("%w of %d layers", ErrLimit, maxLayers)
-		}
-		if err := checkNames(m.RepoTags); err != nil {
-			return nil, fmt.Errorf("manifest.json: %w", err)
-		}
-		var i archived
-		for _, name := range m.RepoTags {
-			i.names = append(i.names, Familiar(name))
-		}
-		if i.config, err = a.read(m.Config); err != nil {
+		i, err := a.dockerImage(m)
+		if err != nil {
 			return nil, err
-		}
-		for _, name := range m.Layers {
-			l, err := a.blob(name)
-			if err != nil {
-				return nil, err
-			}
-			i.layers = append(i.layers, l)
 		}
 		out = append(out, i)
 	}
 	return out, nil
+}
+
+func (a *archive) dockerImage(m dockerImage) (i archived, err error) {
+	if len(m.Layers) > maxLayers {
+		return i, fmt.Errorf("%w of %d layers", ErrLimit, maxLayers)
+	}
+	if err := checkNames(m.RepoTags); err != nil {
+		return i, fmt.Errorf("manifest.json: %w", err)
+	}
+	for _, name := range m.RepoTags {
+		i.names = append(i.names, Familiar(name))
+	}
+	if i.config, err = a.read(m.Config); err != nil {
+		return i, err
+	}
+	for _, name := range m.Layers {
+		l, err := a.blob(name)
+		if err != nil {
+			return i, err
+		}
+		i.layers = append(i.layers, l)
+	}
+	return i, nil
 }
 
 func (a *archive) layout() ([]archived, error) {

@@ -89,24 +89,7 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 			return nil, fmt.Errorf("%w: %s: the name is reserved for base environments: pull the image under another name, and tag the image to let builds use it", ErrReference, n)
 		}
 	}
-	parts := make(map[store.Digest]int, len(a.layers)) // by tree: the last part with that tree
-	for i, p := range a.manifest.Parts {
-		parts[p.Tree] = i
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
-	for i, p := range a.manifest.Parts {
-		if parts[p.Tree] != i {
-			continue
-		}
-		g.Go(func() error {
-			if err := j.part(gctx, p, a.layers[i]); err != nil {
-				return fmt.Errorf("part %d of %d (%s): %w", i+1, len(a.layers), partTitle(p), err)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
+	if err := j.parts(ctx, a); err != nil {
 		return nil, reason(ctx, err)
 	}
 	j.event(image.Progress{Step: "link", Name: a.manifest.Name + ":" + a.manifest.Version})
@@ -126,6 +109,28 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 	}
 	j.forget(ctx, before, []*store.Image{img})
 	return nil, err
+}
+
+// parts brings the parts into the store.
+func (j *job) parts(ctx context.Context, a *artifact) error {
+	last := make(map[store.Digest]int, len(a.layers)) // by tree: the last part with that tree
+	for i, p := range a.manifest.Parts {
+		last[p.Tree] = i
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i, p := range a.manifest.Parts {
+		if last[p.Tree] != i {
+			continue
+		}
+		g.Go(func() error {
+			if err := j.part(gctx, p, a.layers[i]); err != nil {
+				return fmt.Errorf("part %d of %d (%s): %w", i+1, len(a.layers), partTitle(p), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // part finds a part's tree in the store, or unpacks it.

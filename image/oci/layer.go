@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 
@@ -59,20 +60,12 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	if err := finish(); err != nil {
 		return store.Part{}, err
 	}
-	if _, err := recipe.Seek(0, io.SeekStart); err != nil {
+	final, removeFinal, err := j.finalRecipe(recipe, u.over)
+	if err != nil {
 		return store.Part{}, err
 	}
-	if len(u.over) > 0 {
-		again, remove, err := j.scratchFile()
-		if err != nil {
-			return store.Part{}, err
-		}
-		defer remove()
-		if recipe, err = again, redirect(recipe, again, u.over); err != nil {
-			return store.Part{}, err
-		}
-	}
-	if err := w.Aside(recipePath, recipe); err != nil {
+	defer removeFinal()
+	if err := w.Aside(recipePath, final); err != nil {
 		return store.Part{}, err
 	}
 	tree, err := w.Commit(ctx)
@@ -82,6 +75,23 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	diff := store.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil)))
 	p := store.Part{Kind: "layer", Name: short(diff), Tree: tree, Diff: diff}
 	return p, j.store.PutPart(ctx, layerKey(diff), p)
+}
+
+// finalRecipe returns the recipe, at its beginning: a redirected copy if later entries replaced
+// contents.
+func (j *job) finalRecipe(recipe *os.File, over map[string][]string) (_ *os.File, remove func(), err error) {
+	if _, err := recipe.Seek(0, io.SeekStart); err != nil || len(over) == 0 {
+		return recipe, func() {}, err
+	}
+	again, remove, err := j.scratchFile()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := redirect(recipe, again, over); err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return again, remove, nil
 }
 
 type unpacker struct {
@@ -152,6 +162,9 @@ func (u *unpacker) all(ctx context.Context) error {
 		if err != nil {
 			return archiveError(err)
 		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue // git archive's comment
+		}
 		if err := u.entry(h); err != nil {
 			return fmt.Errorf("%s: %w", clip(h.Name), archiveError(err))
 		}
@@ -159,9 +172,6 @@ func (u *unpacker) all(ctx context.Context) error {
 }
 
 func (u *unpacker) entry(h *tar.Header) error {
-	if h.Typeflag == tar.TypeXGlobalHeader {
-		return nil // git archive's comment
-	}
 	// First, because the cost of resolving grows with the square of a path's elements.
 	if len(h.Name) >= unix.PathMax {
 		return refuse("a path of %d bytes is longer than %d: make the image with shorter paths", len(h.Name), unix.PathMax-1)
@@ -174,10 +184,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 		return err
 	}
 	if name == "" {
-		if h.Typeflag != tar.TypeDir {
-			return refuse("the root is not a directory")
-		}
-		return nil
+		return checkRoot(h)
 	}
 	if done, err := u.whiteout(name); done || err != nil {
 		return err
@@ -195,6 +202,14 @@ func (u *unpacker) entry(h *tar.Header) error {
 	}
 	u.leftBehind(h, name)
 	return u.write(h, name)
+}
+
+// checkRoot refuses a root that is no directory.
+func checkRoot(h *tar.Header) error {
+	if h.Typeflag != tar.TypeDir {
+		return refuse("the root is not a directory")
+	}
+	return nil
 }
 
 // write writes a directory, file or link.

@@ -55,17 +55,22 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 		}
 		out = append(out, img)
 	}
-	for n, i := range images { // names last: all or none
-		if o.Nameless {
+	return out, j.nameAll(ctx, images, out, o.Nameless) // names last: all or none
+}
+
+// nameAll gives the images their names, and replaces each by a copy without its older names.
+func (j *job) nameAll(ctx context.Context, from []archived, made []*store.Image, nameless bool) error {
+	for n, i := range from {
+		if nameless {
 			i.names = nil
 		}
-		named, err := j.name(ctx, out[n], i.names)
+		named, err := j.name(ctx, made[n], i.names)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", i.title(), err)
+			return fmt.Errorf("%s: %w", i.title(), err)
 		}
-		loaded := *named // a copy without the image's older names
+		loaded := *named
 		loaded.Names = i.names
-		out[n] = &loaded
+		made[n] = &loaded
 	}
-	return out, nil
+	return nil
 }

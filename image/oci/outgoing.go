@@ -187,16 +187,13 @@ func (j *job) writePart(ctx context.Context, w *tar.Writer, p store.Part) error 
 	if err != nil {
 		return err
 	}
-	header := func(e store.Entry) *tar.Header {
-		return &tar.Header{
-			Name: e.Path, Mode: int64(e.Mode), ModTime: time.Unix(e.MTime, 0), Uid: int(e.UID), Gid: int(e.GID), Format: tar.FormatPAX,
-		}
-	}
 	if p.Prefix != "" {
 		names := strings.Split(p.Prefix, "/")
 		for i := range names {
-			h := header(store.Entry{Path: strings.Join(names[:i+1], "/") + "/", Mode: 0o755})
-			h.Typeflag = tar.TypeDir
+			h, err := entryHeader(&store.Entry{Kind: store.KindDir, Path: strings.Join(names[:i+1], "/"), Mode: 0o755}, "")
+			if err != nil {
+				return err
+			}
 			if err := w.WriteHeader(h); err != nil {
 				return err
 			}
@@ -207,17 +204,9 @@ func (j *job) writePart(ctx context.Context, w *tar.Writer, p store.Part) error 
 		if e.Aside {
 			continue
 		}
-		h := header(e)
-		h.Name = path.Join(p.Prefix, e.Path)
-		switch e.Kind {
-		case store.KindDir:
-			h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
-		case store.KindSymlink:
-			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.Link, 0o777
-		case store.KindFile:
-			h.Typeflag, h.Size = tar.TypeReg, e.Size
-		case store.KindWhiteout:
-			return fmt.Errorf("%s: %w", e.Path, store.ErrNotLayer)
+		h, err := entryHeader(&e, p.Prefix)
+		if err != nil {
+			return err
 		}
 		if err := w.WriteHeader(h); err != nil {
 			return fmt.Errorf("%s: %w", e.Path, err)
@@ -229,6 +218,24 @@ func (j *job) writePart(ctx context.Context, w *tar.Writer, p store.Part) error 
 		}
 	}
 	return nil
+}
+
+// entryHeader returns the header for an entry below prefix.
+func entryHeader(e *store.Entry, prefix string) (*tar.Header, error) {
+	h := &tar.Header{
+		Name: path.Join(prefix, e.Path), Mode: int64(e.Mode), ModTime: time.Unix(e.MTime, 0), Uid: int(e.UID), Gid: int(e.GID), Format: tar.FormatPAX,
+	}
+	switch e.Kind {
+	case store.KindDir:
+		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+	case store.KindSymlink:
+		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.Link, 0o777
+	case store.KindFile:
+		h.Typeflag, h.Size = tar.TypeReg, e.Size
+	case store.KindWhiteout:
+		return nil, fmt.Errorf("%s: %w", e.Path, store.ErrNotLayer)
+	}
+	return h, nil
 }
 
 // ownConfig describes an image that FRE built for engines besides FRE.

@@ -1,12 +1,10 @@
 package oci
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,8 +53,7 @@ func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 
 type packedLayer struct {
 	v1.Descriptor
-	path    string // "" if the registry has the layer, or content holds it
-	content []byte
+	content func() (io.ReadCloser, error) // nil if the registry has the layer
 }
 
 // Digest implements partial.CompressedLayer.
@@ -70,13 +67,10 @@ func (l *packedLayer) MediaType() (types.MediaType, error) { return l.Descriptor
 
 // Compressed implements partial.CompressedLayer.
 func (l *packedLayer) Compressed() (io.ReadCloser, error) {
-	if l.content != nil {
-		return io.NopCloser(bytes.NewReader(l.content)), nil
-	}
-	if l.path == "" {
+	if l.content == nil {
 		return nil, fmt.Errorf("%w: lost layer %s during the push: push again", ErrRegistry, l.Descriptor.Digest)
 	}
-	return os.Open(l.path)
+	return l.content()
 }
 
 // packedKey is the store's key for the descriptor of a layer's last packed form.

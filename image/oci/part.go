@@ -81,16 +81,8 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 	if err != nil {
 		return err
 	}
-	if j.names.Add(size) > j.limits.Names {
-		return fmt.Errorf("%w of %d bytes of lists of files", ErrLimit, j.limits.Names)
-	}
-	if err := j.grow(int64(len(t.Entries)), 0); err != nil {
+	if err := j.growTree(t, size); err != nil {
 		return err
-	}
-	for e := range t.Objects() { // all sizes are checked before the first object is stored
-		if err := j.grow(0, e.Size); err != nil {
-			return err
-		}
 	}
 	n := 0
 	err = j.store.PutTree(ctx, t, func(e *store.Entry) (io.Reader, error) {
@@ -111,6 +103,22 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 		return archiveError(err)
 	}
 	return readEnd(a, r)
+}
+
+// growTree counts a tree against the limits, before its first object is stored.
+func (j *job) growTree(t *store.Tree, size int64) error {
+	if j.names.Add(size) > j.limits.Names {
+		return fmt.Errorf("%w of %d bytes of lists of files", ErrLimit, j.limits.Names)
+	}
+	if err := j.grow(int64(len(t.Entries)), 0); err != nil {
+		return err
+	}
+	for e := range t.Objects() {
+		if err := j.grow(0, e.Size); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readTree reads the list of a part's files, and returns the list's size.

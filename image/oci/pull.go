@@ -62,54 +62,74 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	return out, found, err
 }
 
-// find asks the registry for the image of a reference: an artifact if FRE built the image. ctx must
-// live until the layers are read.
-func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, own *artifact, r name.Reference, found Remote, err error) {
+// remoteImage is an image at a registry.
+type remoteImage struct {
+	name     name.Reference
+	puller   *remote.Puller
+	desc     *remote.Descriptor // of the reference: an index or a manifest
+	image    v1.Image
+	manifest *v1.Manifest
+}
+
+// get asks the registry for the manifest of a reference.
+func (o PullOptions) get(ctx context.Context, ref string) (at remoteImage, err error) {
 	r, options, err := o.open(ctx, ref)
 	if err != nil {
-		return src, nil, nil, found, err
+		return at, err
 	}
+	at.name = r
 	p, err := parsePlatform(o.Platform)
 	if err != nil {
-		return src, nil, nil, found, err
+		return at, err
 	}
-	puller, err := remote.NewPuller(append(options, remote.WithPlatform(p))...)
-	if err != nil {
-		return src, nil, nil, found, err
+	if at.puller, err = remote.NewPuller(append(options, remote.WithPlatform(p))...); err != nil {
+		return at, err
 	}
-	var desc *remote.Descriptor
-	var img v1.Image
-	err = o.again(ctx, func() error {
-		if desc, err = puller.Get(ctx, r); err != nil {
+	err = o.again(ctx, func() (err error) {
+		if at.desc, err = at.puller.Get(ctx, r); err != nil {
 			return err
 		}
-		if img, err = desc.Image(); err != nil {
-			img, err = otherwise(desc, p, err)
+		if at.image, err = at.desc.Image(); err != nil {
+			at.image, err = otherwise(at.desc, p, err)
 		}
 		return err
 	})
-	if err != nil && desc == nil {
-		return src, nil, nil, found, registryError(r.Context(), err)
+	if err != nil && lacksPlatform(at.desc, err) {
+		return at, fmt.Errorf("%w: no image for %s", ErrPlatform, p)
 	}
 	if err != nil {
-		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), noChild) {
-			return src, nil, nil, found, fmt.Errorf("%w: no image for %s", ErrPlatform, p)
-		}
-		return src, nil, nil, found, registryError(r.Context(), err)
+		return at, registryError(r.Context(), err)
 	}
-	found = Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}
-	m, err := img.Manifest()
+	return at, at.readManifest()
+}
+
+// readManifest reads the manifest and checks it against the limits.
+func (at *remoteImage) readManifest() error {
+	m, err := at.image.Manifest()
 	if err != nil {
-		return src, nil, nil, found, registryError(r.Context(), err)
+		return registryError(at.name.Context(), err)
 	}
 	if m.Config.Size < 0 || m.Config.Size > maxJSON || len(m.Layers) > maxLayers { // ggcr accepts any content for size -1
-		return src, nil, nil, found, fmt.Errorf("%w: a configuration of %d bytes, %d layers", ErrLimit, m.Config.Size, len(m.Layers))
+		return fmt.Errorf("%w: a configuration of %d bytes, %d layers", ErrLimit, m.Config.Size, len(m.Layers))
 	}
-	manifest, err := img.Digest()
+	at.manifest = m
+	return nil
+}
+
+// find asks the registry for the image of a reference: an artifact if FRE built the image. ctx must
+// live until the layers are read.
+func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, own *artifact, r name.Reference, found Remote, err error) {
+	at, err := o.get(ctx, ref)
+	if err != nil {
+		return src, nil, nil, found, err
+	}
+	r, m := at.name, at.manifest
+	found = Remote{Digest: store.Digest(at.desc.Digest.String()), Size: at.desc.Size}
+	manifest, err := at.image.Digest()
 	if err != nil {
 		return src, nil, nil, found, registryError(r.Context(), err)
 	}
-	if j.trusted, err = o.verify(ctx, j, puller, r, string(found.Digest), manifest.String()); err != nil {
+	if j.trusted, err = o.verify(ctx, j, o.Policy, at.puller, r, string(found.Digest), manifest.String()); err != nil {
 		return src, nil, nil, found, err
 	}
 	from, err := o.blobs(ctx, j, r)
@@ -120,7 +140,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 		own, err = j.remoteArtifact(ctx, from, m)
 	} else {
 		err = o.again(ctx, func() error {
-			src, err = j.remote(from, img, m)
+			src, err = j.remote(from, at.image, m)
 			return err
 		})
 	}
@@ -129,7 +149,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 
 // otherwise returns the image of an index whose platform is a synonym of p, or failure.
 func otherwise(desc *remote.Descriptor, p v1.Platform, failure error) (v1.Image, error) {
-	if !desc.MediaType.IsIndex() || !strings.Contains(failure.Error(), noChild) {
+	if !lacksPlatform(desc, failure) {
 		return nil, failure
 	}
 	index, err := desc.ImageIndex()
@@ -141,15 +161,23 @@ func otherwise(desc *remote.Descriptor, p v1.Platform, failure error) (v1.Image,
 		return nil, err
 	}
 	for _, d := range m.Manifests {
-		if d.MediaType.IsImage() && d.Platform != nil && d.Platform.Architecture != "" && fits(*d.Platform) && (p.Variant == "" || normal(*d.Platform).Variant == p.Variant) {
+		if d.MediaType.IsImage() && d.Platform != nil && synonym(*d.Platform, p) {
 			return index.Image(d.Digest)
 		}
 	}
 	return nil, failure
 }
 
-// noChild is part of go-containerregistry's error for an index without the platform.
-const noChild = "no child with platform"
+// synonym reports whether a platform of an index means p.
+func synonym(named, p v1.Platform) bool {
+	return named.Architecture != "" && fits(named) && (p.Variant == "" || normal(named).Variant == p.Variant)
+}
+
+// lacksPlatform reports whether err is go-containerregistry's error for an index without the
+// platform.
+func lacksPlatform(desc *remote.Descriptor, err error) bool {
+	return desc != nil && desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform")
+}
 
 // remote describes the image's configuration and layers at the registry.
 func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) {

@@ -59,11 +59,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 	if err != nil {
 		return Remote{}, err
 	}
-	packings := j.outgoing
-	if !o.AsImage && !ordinary(img) {
-		packings = j.outgoingArtifact
-	}
-	out, err := packings(ctx, img)
+	out, err := j.describe(ctx, img, o.AsImage)
 	if err != nil {
 		return Remote{}, err
 	}
@@ -72,6 +68,31 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 		return Remote{}, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what stays the store's next Open removes
+	known, err := o.send(ctx, j, r, options, out, dir)
+	if err != nil {
+		return Remote{}, err
+	}
+	if !o.NoSBOM && !ordinary(img) {
+		if err := o.attachSBOM(ctx, s, img, r.Context(), known); err != nil {
+			if ctx.Err() != nil {
+				return Remote{}, err
+			}
+			j.event(image.Progress{Step: "warning", Name: r.Name(), Message: "pushed, without a bill of materials: " + err.Error()})
+		}
+	}
+	return known, tagRemote(ctx, s, img, r, known)
+}
+
+// describe describes the image as an artifact, or as an ordinary image.
+func (j *job) describe(ctx context.Context, img *store.Image, asImage bool) (*outgoing, error) {
+	if asImage || ordinary(img) {
+		return j.outgoing(ctx, img)
+	}
+	return j.outgoingArtifact(ctx, img)
+}
+
+// send packs the layers into files below dir and sends the image.
+func (o PushOptions) send(ctx context.Context, j *job, r name.Reference, options []remote.Option, out *outgoing, dir string) (Remote, error) {
 	puller, err := remote.NewPuller(options...)
 	if err != nil {
 		return Remote{}, err
@@ -98,16 +119,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 	if err != nil {
 		return Remote{}, err
 	}
-	known := Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}
-	if !o.NoSBOM && !ordinary(img) {
-		if err := o.attachSBOM(ctx, s, img, r.Context(), known); err != nil {
-			if ctx.Err() != nil {
-				return Remote{}, err
-			}
-			j.event(image.Progress{Step: "warning", Name: r.Name(), Message: "pushed, without a bill of materials: " + err.Error()})
-		}
-	}
-	return known, tagRemote(ctx, s, img, r, known)
+	return Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}, nil
 }
 
 // hasBlob reports whether the repository has the blob.
@@ -198,7 +210,7 @@ func packLayer(ctx context.Context, l packing, path string) (*packedLayer, error
 		return nil, err
 	}
 	d, err := descriptor(l.media, store.Digest("sha256:"+hex.EncodeToString(hash.Sum(nil))), n.n)
-	return &packedLayer{Descriptor: d, path: path}, err
+	return &packedLayer{Descriptor: d, content: func() (io.ReadCloser, error) { return os.Open(path) }}, err
 }
 
 // artifactManifest returns the manifest of the type mediaImage.

@@ -125,14 +125,9 @@ func (r *recorder) record(kind byte, b []byte) {
 
 // readRecipe calls raw for each piece of bytes and file for each file.
 func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) error) error {
-	z, err := gzip.NewReader(r)
+	b, err := openPieces(r)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRecipe, err)
-	}
-	b := bufio.NewReader(z)
-	magic := make([]byte, len(recipeMagic))
-	if _, err := io.ReadFull(b, magic); err != nil || string(magic) != recipeMagic {
-		return fmt.Errorf("%w: first line is %q", ErrRecipe, magic)
+		return err
 	}
 	buf := make([]byte, 0, 64<<10)
 	for {
@@ -140,21 +135,10 @@ func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) erro
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+		if err == nil {
+			buf, err = readPiece(b, buf)
+		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrRecipe, err)
-		}
-		n, err := binary.ReadUvarint(b)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrRecipe, err)
-		}
-		if n > maxRaw {
-			return fmt.Errorf("%w: a piece of %d bytes", ErrRecipe, n)
-		}
-		if uint64(cap(buf)) < n {
-			buf = make([]byte, 0, n)
-		}
-		buf = buf[:n]
-		if _, err := io.ReadFull(b, buf); err != nil {
 			return fmt.Errorf("%w: %w", ErrRecipe, err)
 		}
 		switch kind {
@@ -169,6 +153,37 @@ func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) erro
 			return err
 		}
 	}
+}
+
+// openPieces reads a recipe's first line.
+func openPieces(r io.Reader) (*bufio.Reader, error) {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRecipe, err)
+	}
+	b := bufio.NewReader(z)
+	magic := make([]byte, len(recipeMagic))
+	if _, err := io.ReadFull(b, magic); err != nil || string(magic) != recipeMagic {
+		return nil, fmt.Errorf("%w: first line is %q", ErrRecipe, magic)
+	}
+	return b, nil
+}
+
+// readPiece reads the length of a piece and its bytes, into buf if they fit.
+func readPiece(b *bufio.Reader, buf []byte) ([]byte, error) {
+	n, err := binary.ReadUvarint(b)
+	if err != nil {
+		return buf, err
+	}
+	if n > maxRaw {
+		return buf, fmt.Errorf("a piece of %d bytes", n)
+	}
+	if uint64(cap(buf)) < n {
+		buf = make([]byte, 0, n)
+	}
+	buf = buf[:n]
+	_, err = io.ReadFull(b, buf)
+	return buf, err
 }
 
 // files indexes a tree's files by path.

@@ -162,11 +162,15 @@ func (f *Refetcher) fetch(ctx context.Context, known string, img *store.Image, p
 	if _, err := j.keepConfig(ctx, src.config); err != nil {
 		return err
 	}
+	return j.refetchLayers(ctx, src, img.Parts[part])
+}
+
+// refetchLayers downloads the layers that may hold the files of a part.
+func (j *job) refetchLayers(ctx context.Context, src source, p store.Part) error {
 	file, err := parseConfig(src.config)
 	if err != nil {
 		return err
 	}
-	p := img.Parts[part]
 	for i, l := range src.layers {
 		if i == len(file.RootFS.DiffIDs) {
 			return fmt.Errorf("%w: more layers than the configuration names", ErrArchive)

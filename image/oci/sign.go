@@ -39,12 +39,12 @@ func signatureTag(r name.Repository, d string) name.Tag {
 	return r.Tag(strings.Replace(d, ":", "-", 1) + ".sig")
 }
 
-// verify looks for a signature that the policy accepts over any of the digests: the index's and the
+// verify looks for a signature that policy accepts over any of the digests: the index's and the
 // manifest's. It reports whether a signature was found; if the policy requires none, it returns
 // false. Errors: ErrSignature, ErrRegistry.
-func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, r name.Reference, digests ...string) (bool, error) {
+func (o RegistryOptions) verify(ctx context.Context, j *job, policy signature.Policy, puller *remote.Puller, r name.Reference, digests ...string) (bool, error) {
 	repository := signature.Repository(r.Context().Name())
-	rule := o.Policy.For(repository)
+	rule := policy.For(repository)
 	switch rule.Accept {
 	case signature.AcceptAny:
 		return false, nil
@@ -72,38 +72,54 @@ func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, 
 
 // signed looks for a signature over a digest: cosign's signatures under their tag, and bundles
 // among the referrers.
-func (o PullOptions) signed(ctx context.Context, puller *remote.Puller, repo name.Repository, digest string, keys []signature.PublicKey, repository string) (signature.PublicKey, error) {
-	missing := fmt.Errorf("%w: %s has none", ErrSignature, digest)
-	var none signature.PublicKey
-	err := missing
-	m, failed := o.small(ctx, puller, signatureTag(repo, digest))
+func (o RegistryOptions) signed(ctx context.Context, puller *remote.Puller, repo name.Repository, digest string, keys []signature.PublicKey, repository string) (signature.PublicKey, error) {
+	key, refused, err := o.signedByTag(ctx, puller, repo, digest, keys, repository)
 	switch {
-	case failed == nil:
-		for i, l := range m.Layers {
-			sig, ok := l.Annotations[annotationSignature]
-			if !ok || i >= maxSignatures || string(l.MediaType) != mediaSimpleSigning {
-				continue
-			}
-			b, failed := o.smallBlob(ctx, puller, repo, l)
-			if failed != nil {
-				return none, failed
-			}
-			key, failed := signature.Verify(keys, b, sig, repository, digest)
-			if failed == nil {
-				return key, nil
-			}
-			err = fmt.Errorf("%s: %w", digest, failed)
+	case err != nil:
+		return key, err
+	case refused == nil:
+		return key, nil
+	case repository != "": // a bundle names no repository, and counts only if the policy accepts any repository
+		return key, refused
+	}
+	return o.signedByBundle(ctx, puller, repo, digest, keys, refused)
+}
+
+// signedByTag looks for a signature under the digest's tag. refused is the reason why no signature
+// is accepted.
+func (o RegistryOptions) signedByTag(ctx context.Context, puller *remote.Puller, repo name.Repository, digest string, keys []signature.PublicKey, repository string) (key signature.PublicKey, refused, err error) {
+	refused = fmt.Errorf("%w: %s has none", ErrSignature, digest)
+	m, err := o.small(ctx, puller, signatureTag(repo, digest))
+	if isNotFound(err) {
+		return key, refused, nil
+	}
+	if err != nil {
+		return key, nil, registryError(repo, err)
+	}
+	for i, l := range m.Layers {
+		sig, ok := l.Annotations[annotationSignature]
+		if !ok || i >= maxSignatures || string(l.MediaType) != mediaSimpleSigning {
+			continue
 		}
-	case !isNotFound(failed):
-		return none, registryError(repo, failed)
+		b, err := o.smallBlob(ctx, puller, repo, l)
+		if err != nil {
+			return key, nil, err
+		}
+		found, err := signature.Verify(keys, b, sig, repository, digest)
+		if err == nil {
+			return found, nil, nil
+		}
+		refused = fmt.Errorf("%s: %w", digest, err)
 	}
-	// A bundle names no repository, and counts only if the policy accepts any repository.
-	if repository != "" {
-		return none, err
-	}
-	index, failed := remoteReferrers(ctx, o, repo.Digest(digest))
-	if failed != nil {
-		return none, registryError(repo, failed)
+	return key, refused, nil
+}
+
+// signedByBundle looks for a signature in the bundles among the referrers. Without a bundle the
+// error is refused.
+func (o RegistryOptions) signedByBundle(ctx context.Context, puller *remote.Puller, repo name.Repository, digest string, keys []signature.PublicKey, refused error) (none signature.PublicKey, err error) {
+	index, err := remoteReferrers(ctx, o, repo.Digest(digest))
+	if err != nil {
+		return none, registryError(repo, err)
 	}
 	looked := 0
 	for _, d := range index.Manifests {
@@ -112,24 +128,32 @@ func (o PullOptions) signed(ctx context.Context, puller *remote.Puller, repo nam
 			continue
 		}
 		looked++
-		m, failed := o.small(ctx, puller, repo.Digest(d.Digest.String()))
-		if failed != nil {
-			return none, registryError(repo, failed)
+		b, err := o.bundle(ctx, puller, repo, d)
+		if err != nil {
+			return none, err
 		}
-		if m.ArtifactType != signature.BundleType || len(m.Layers) != 1 {
+		if b == nil {
 			continue
 		}
-		b, failed := o.smallBlob(ctx, puller, repo, m.Layers[0])
-		if failed != nil {
-			return none, failed
-		}
-		key, failed := signature.VerifyBundle(keys, b, digest)
-		if failed == nil {
+		key, err := signature.VerifyBundle(keys, b, digest)
+		if err == nil {
 			return key, nil
 		}
-		err = fmt.Errorf("%s: %w", digest, failed)
+		refused = fmt.Errorf("%s: %w", digest, err)
 	}
-	return none, err
+	return none, refused
+}
+
+// bundle gets a bundle; nil if the manifest holds something else.
+func (o RegistryOptions) bundle(ctx context.Context, puller *remote.Puller, repo name.Repository, d v1.Descriptor) ([]byte, error) {
+	m, err := o.small(ctx, puller, repo.Digest(d.Digest.String()))
+	if err != nil {
+		return nil, registryError(repo, err)
+	}
+	if m.ArtifactType != signature.BundleType || len(m.Layers) != 1 {
+		return nil, nil
+	}
+	return o.smallBlob(ctx, puller, repo, m.Layers[0])
 }
 
 // small gets a manifest.
@@ -173,7 +197,7 @@ func (o RegistryOptions) smallBlob(ctx context.Context, puller *remote.Puller, r
 }
 
 // remoteReferrers lists the referrers of a digest, by the API or the fallback tag.
-func remoteReferrers(ctx context.Context, o PullOptions, d name.Digest) (*v1.IndexManifest, error) {
+func remoteReferrers(ctx context.Context, o RegistryOptions, d name.Digest) (*v1.IndexManifest, error) {
 	index, err := remote.Referrers(d, o.options(ctx, d)...)
 	if err != nil {
 		return nil, err
@@ -209,16 +233,13 @@ func attach(ctx context.Context, ref string, payload []byte, sig string, o Regis
 		return fmt.Errorf("%w: %q: name the image by digest: name@sha256:…", ErrReference, ref)
 	}
 	tag := signatureTag(d.Context(), d.DigestStr())
-	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}
 	puller, err := remote.NewPuller(options...)
 	if err != nil {
 		return err
 	}
-	switch old, err := o.small(ctx, puller, tag); {
-	case err == nil:
-		m.Layers = old.Layers
-	case !isNotFound(err):
-		return registryError(r.Context(), err)
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}
+	if m.Layers, err = o.signatures(ctx, puller, tag); err != nil {
+		return err
 	}
 	l, err := descriptor(mediaSimpleSigning, digestOf(payload), int64(len(payload)))
 	if err != nil {
@@ -231,17 +252,34 @@ func attach(ctx context.Context, ref string, payload []byte, sig string, o Regis
 		return nil
 	}
 	m.Layers = append(m.Layers, l)
-	var f v1.ConfigFile // as cosign's: an empty description
-	f.RootFS.Type = "layers"
-	for _, l := range m.Layers {
-		f.RootFS.DiffIDs = append(f.RootFS.DiffIDs, l.Digest)
-		f.History = append(f.History, v1.History{})
-	}
-	config, err := json.Marshal(f)
+	config, err := emptyConfig(m.Layers)
 	if err != nil {
 		return err
 	}
 	return o.write(ctx, tag, m, types.OCIConfigJSON, config, map[string][]byte{l.Digest.String(): payload})
+}
+
+// signatures returns the signatures under a tag; none if the registry lacks the tag.
+func (o RegistryOptions) signatures(ctx context.Context, puller *remote.Puller, tag name.Tag) ([]v1.Descriptor, error) {
+	m, err := o.small(ctx, puller, tag)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, registryError(tag.Context(), err)
+	}
+	return m.Layers, nil
+}
+
+// emptyConfig returns a configuration as cosign's: an empty description of the layers.
+func emptyConfig(layers []v1.Descriptor) ([]byte, error) {
+	var f v1.ConfigFile
+	f.RootFS.Type = "layers"
+	for _, l := range layers {
+		f.RootFS.DiffIDs = append(f.RootFS.DiffIDs, l.Digest)
+		f.History = append(f.History, v1.History{})
+	}
+	return json.Marshal(f)
 }
 
 // write sends a small image. blobs holds the new blobs.
@@ -252,7 +290,11 @@ func (o RegistryOptions) write(ctx context.Context, r name.Reference, m v1.Manif
 	}
 	p := &pushable{config: config, layers: map[v1.Hash]*packedLayer{}}
 	for _, l := range m.Layers {
-		p.layers[l.Digest] = &packedLayer{Descriptor: l, content: blobs[l.Digest.String()]}
+		packed := &packedLayer{Descriptor: l}
+		if b := blobs[l.Digest.String()]; b != nil {
+			packed.content = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+		}
+		p.layers[l.Digest] = packed
 	}
 	if p.manifest, err = json.Marshal(m); err != nil {
 		return err

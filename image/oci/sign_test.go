@@ -158,7 +158,7 @@ func TestSignedByBundle(t *testing.T) {
 	}
 	// Cosign lists the bundle under the fallback tag by its configuration's type.
 	fallback := "http://" + w.host + "/v2/team/fn/manifests/" + strings.Replace(string(sent.Digest), ":", "-", 1)
-	index, err := remoteReferrers(t.Context(), PullOptions{}, mustRepository(t, w.host+"/team/fn").Digest(string(sent.Digest)))
+	index, err := remoteReferrers(t.Context(), RegistryOptions{}, mustRepository(t, w.host+"/team/fn").Digest(string(sent.Digest)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestSBOM(t *testing.T) {
 			}
 		}
 		repo := mustRepository(t, w.host+"/"+c.name)
-		index, err := remoteReferrers(t.Context(), PullOptions{}, repo.Digest(string(sent.Digest)))
+		index, err := remoteReferrers(t.Context(), RegistryOptions{}, repo.Digest(string(sent.Digest)))
 		if err != nil || len(index.Manifests) != c.want {
 			t.Fatalf("%s: referrers %+v, %v, want %d", c.name, index, err, c.want)
 		}
