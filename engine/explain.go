@@ -14,9 +14,9 @@ func (p *program) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	reason := crashReason(s, before)
 	switch {
 	case s.OOMKilled:
-		reason += ": " + p.config.ExplainMemory()
+		reason += ": " + p.host.explainer.Memory(&p.config)
 	case s.Signal == int(unix.SIGABRT):
-		if why := p.config.ExplainAbort(); why != "" {
+		if why := p.host.explainer.Abort(&p.config); why != "" {
 			reason += ": " + why
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine/live"
+	"github.com/fre-engine/fre/image"
 )
 
 // host holds the parts of the engine that its functions share: their instances, fork servers and
@@ -24,6 +25,7 @@ type host struct {
 	buffers   *buffer.Pool
 	admission *admission.Controller
 	slots     *slots
+	explainer *image.Explainer
 	forks     budget       // memory for fork servers
 	received  atomic.Int64 // bytes of bodies that are read before their events take a slot
 }

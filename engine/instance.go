@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"time"
 
@@ -44,8 +43,7 @@ func (in *instance) explain(err error, before string) error {
 	switch {
 	case errors.As(err, &failure):
 		told := &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
-		why := in.f.config.LeftOut.Explain(told.Error() + "\n" + told.Stack)
-		if why = cmp.Or(why, in.f.config.ExplainLimit(told.Error())); why != "" {
+		if why := in.f.host.explainer.Failure(&in.f.config, told.Error(), told.Stack); why != "" {
 			told.Message += " (" + why + ")"
 		}
 		return told

@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/engine/live"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/volume"
 )
@@ -68,7 +69,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	cfg.Interpreters.setDefaults(memory)
-	e := &Engine{host: &host{cfg: cfg, log: cfg.Log, metrics: newMetrics(), life: live.NewLife()}, started: time.Now()}
+	e := &Engine{host: &host{cfg: cfg, log: cfg.Log, metrics: newMetrics(), life: live.NewLife(), explainer: image.NewExplainer(cfg.Builder.Runtimes)}, started: time.Now()}
 	e.agents = newAgents(e)
 	e.boxes = live.NewTable(e.life, cfg.Sandboxes, cfg.Store.Changes())
 	e.List = live.NewList(e.boxes)

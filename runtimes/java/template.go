@@ -70,3 +70,12 @@ func checkClass(t *template.Template, code image.CodeFiles, class string) error 
 	}
 	return image.HandlerFault(t.Handler, "no %s in the code or jars: add the class, or name an existing class (found: %s)", class, code.Top())
 }
+
+// Messages implements image.Speaking. A JVM reports a thread that cannot start as an
+// OutOfMemoryError.
+func (Runtime) Messages() image.Messages {
+	return image.Messages{
+		Missing: `(?:ClassNotFoundException|NoClassDefFoundError): (?:Could not initialize class )?([\w./$]+)`,
+		Threads: `unable to create (?:new )?native thread`, Memory: `OutOfMemoryError`,
+	}
+}

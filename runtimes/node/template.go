@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -48,4 +49,20 @@ func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
 		return nil
 	}
 	return code.CheckModule(t.Handler, path.Clean(t.Handler[:at]), ".js", ".cjs", ".mjs", ".json", ".node")
+}
+
+// Messages implements image.Speaking. Node aborts when its heap, limited by --max-old-space-size, is
+// full, and says so only in the function's log.
+func (Runtime) Messages() image.Messages {
+	return image.Messages{
+		Missing: `Cannot find (?:module|package) '([^'\s]+)'`, Threads: `\bspawn\b.* EAGAIN`, Memory: `JavaScript heap out of memory`,
+		Aborted: func(args []string) string {
+			for _, arg := range args {
+				if size, ok := strings.CutPrefix(arg, "--max-old-space-size="); ok {
+					return fmt.Sprintf("Node aborts when the heap of %s MiB is full; if the function's log shows a full heap, raise resources.memory in fret.yaml", size)
+				}
+			}
+			return ""
+		},
+	}
 }

@@ -37,3 +37,8 @@ func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
 	}
 	return code.CheckFile(t.Handler, path.Clean(t.Handler[:at])+".php")
 }
+
+// Messages implements image.Speaking.
+func (Runtime) Messages() image.Messages {
+	return image.Messages{Memory: `Allowed memory size of`, ModulePrefix: "php-"}
+}

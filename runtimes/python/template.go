@@ -72,3 +72,10 @@ func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
 	}
 	return code.CheckModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py", ".pyc", ".so")
 }
+
+// Messages implements image.Speaking.
+func (Runtime) Messages() image.Messages {
+	return image.Messages{
+		Missing: `No module named '([\w.]+)'`, Threads: `can't start new thread`, Memory: `\bMemoryError\b`, ModulePrefix: "python3-",
+	}
+}

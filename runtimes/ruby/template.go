@@ -42,3 +42,10 @@ func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
 	}
 	return code.CheckFile(t.Handler, path.Clean(file)+".rb")
 }
+
+// Messages implements image.Speaking.
+func (Runtime) Messages() image.Messages {
+	return image.Messages{
+		Missing: `cannot load such file -- (\S+)`, Threads: `can't create Thread`, Memory: `\bNoMemoryError\b`, ModulePrefix: "ruby-",
+	}
+}
