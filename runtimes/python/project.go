@@ -54,8 +54,8 @@ func (Site) ReadRequests(r *template.Requests, read func(string) ([]byte, error)
 	return err
 }
 
-// request gathers the template's requests.
-func (s *site) request(ctx context.Context, r *template.Requests) (*request, error) {
+// requests gathers the template's requests.
+func (s *site) requests(ctx context.Context, r *template.Requests) (*request, error) {
 	q, err := s.gather(ctx, r)
 	var exit *image.ExitError
 	if err != nil && !errors.As(err, &exit) && ctx.Err() == nil {

@@ -3,31 +3,17 @@
 package python
 
 import (
-	"context"
 	"embed"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path"
 	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/runtimes/awslambda"
-	"github.com/fre-engine/fre/runtimes/install"
-	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
 
-var (
-	//go:embed bootstrap.py _fre/*.py
-	bootstrap embed.FS
-	//go:embed work.py
-	work []byte
-)
+//go:embed bootstrap.py _fre/*.py
+var bootstrap embed.FS
 
 // launcher is the script among the bootstrap's files; the rest are modules.
 const launcher = "bootstrap.py"
@@ -90,38 +76,6 @@ func (Runtime) Interpreter() image.Interpreter {
 	}
 }
 
-// Contract has the bootstrap call handlers of other contracts.
-func (r Runtime) Contract(c template.Contract) image.Runtime {
-	switch c {
-	case template.ContractFRE:
-		return r
-	case template.ContractLambda, template.ContractASGI, template.ContractWSGI, template.ContractFramework, template.ContractKnative:
-		return contracted{r, c}
-	}
-	return nil
-}
-
-// contracted is the runtime for functions of another contract (_fre/contracts.py).
-type contracted struct {
-	Runtime
-	contract template.Contract
-}
-
-// Command adds the contract to the environment.
-func (c contracted) Command(t *template.Template) (args, env []string, err error) {
-	args, env, err = c.Runtime.Command(t)
-	if err != nil {
-		return nil, nil, err
-	}
-	if c.contract == template.ContractLambda {
-		return args, append(env, awslambda.Environment(t)...), nil
-	}
-	if c.contract == template.ContractFramework && t.Packages.Of("pip").None() {
-		return nil, nil, &template.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework: add functions-framework to packages.pip"}
-	}
-	return args, append(env, "FRE_CONTRACT="+string(c.contract)), nil
-}
-
 func environment() []string {
 	return []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
@@ -158,228 +112,5 @@ func (Runtime) Parked(t *template.Template, env []string) *image.ParkedInterpret
 	return s
 }
 
-var numbered = regexp.MustCompile(`^python(3\.[0-9]+)$`)
-
-// interpreter returns the path of a base environment's interpreter, and its version: "3.11".
-func interpreter(step *image.Step) (program, version string, err error) {
-	if program, err = step.Program("python3"); err != nil {
-		return "", "", err
-	}
-	root, err := os.OpenRoot(step.Rootfs)
-	if err != nil {
-		return "", "", err
-	}
-	defer func() { _ = root.Close() }()
-	name := strings.TrimPrefix(program, "/")
-	if target, err := root.Readlink(name); err == nil { // usually python3 → python3.11
-		if m := numbered.FindStringSubmatch(path.Base(target)); m != nil {
-			return program, m[1], nil
-		}
-	}
-	names, err := fs.Glob(root.FS(), path.Join(path.Dir(name), "python3.*"))
-	if err != nil {
-		return "", "", err
-	}
-	for _, name := range names {
-		if m := numbered.FindStringSubmatch(path.Base(name)); m != nil {
-			return program, m[1], nil
-		}
-	}
-	return "", "", fmt.Errorf("beside %s of the base environment stands no python3.N: %w", program, fs.ErrNotExist)
-}
-
-// compileJob is a job of work.py.
-type compileJob struct {
-	Root  string `json:"root"`
-	Place string `json:"place"`
-	Out   string `json:"out"`
-	Check bool   `json:"check"`
-}
-
-// compile runs work.py's compile.
-func compile(ctx context.Context, b *install.Bench, rootfs string, jobs []compileJob) error {
-	words, err := run(ctx, b, install.Tool{Rootfs: rootfs}, "compile", jobs)
-	if err != nil {
-		return fmt.Errorf("compile bytecode: %w", install.Failed(err, "", words))
-	}
-	return nil
-}
-
-func run(ctx context.Context, b *install.Bench, t install.Tool, verb string, jobs any) (words string, err error) {
-	data, err := json.Marshal(jobs)
-	if err != nil {
-		return "", err
-	}
-	if err := errors.Join(b.Write("work.py", work), b.Write("jobs.json", data)); err != nil {
-		return "", err
-	}
-	program, err := b.Program("python3")
-	if err != nil {
-		return "", err
-	}
-	t.Args = []string{program, "-I", "/work/work.py", verb, "/work/jobs.json"}
-	return b.Run(ctx, t)
-}
-
-// FinishBase is the Finish of the base "python": it compiles the standard library and the bootstrap
-// once. The interpreter trusts the library's bytecode without reading the source (unchecked-hash),
-// because time stamps in an image mean nothing. It compares the bootstrap's bytecode with the
-// source: the bootstrap may come from another version of FRE.
-func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
-	_, v, err := interpreter(step)
-	if err != nil {
-		return nil, err
-	}
-	b, err := install.NewBench(step)
-	if err != nil {
-		return nil, err
-	}
-	if err := b.Mkdir("out", "fre", "fre/_fre"); err != nil {
-		return nil, err
-	}
-	for name, source := range (Runtime{}).Bootstrap() {
-		if name == launcher {
-			continue
-		}
-		if err := b.Write("fre/"+name, source); err != nil {
-			return nil, err
-		}
-	}
-	lib := "usr/lib/python" + v
-	err = compile(ctx, b, step.Rootfs, []compileJob{
-		{Root: "/" + lib, Place: "/" + lib, Out: "/work/out/" + lib},
-		{Root: "/work/fre", Place: "/opt/fre", Out: "/work/out/opt/fre", Check: true},
-	})
-	if err != nil {
-		return nil, err
-	}
-	// Interpreters that import site (servers, programs, children) read the packages' .pth files
-	// through fre.pth; the bootstrap reads them itself.
-	if err := b.Mkdir("out/usr/lib/python3/dist-packages"); err != nil {
-		return nil, err
-	}
-	if err := b.Write("out/usr/lib/python3/dist-packages/fre.pth", []byte("import os, site; os.path.isdir('/"+prefix+"') and site.addsitedir('/"+prefix+"')\n")); err != nil {
-		return nil, err
-	}
-	tree, err := b.Import(ctx, "out", func(string) bool { return false })
-	if err != nil {
-		return nil, err
-	}
-	return []store.Part{{Kind: "base", Name: "python bytecode", Version: v, Tree: tree}}, nil
-}
-
-// Site is the source of packages.pip: the package indexes of the host's own configuration, by way
-// of uv. It implements image.Site.
-type Site struct {
-	Tools     []string // Debian packages to add to the base "python" for pip
-	Compilers []string // and for packages with native code and no wheel
-}
-
-// Name is "pip".
-func (Site) Name() string { return "pip" }
-
-// Bases is FRE's base with Python.
-func (Site) Bases() []string { return []string{"python"} }
-
-// Env names the directories of modules.
-func (Site) Env() []string { return []string{pythonPath} }
-
-// ProgramDirs is the directory of the packages' programs.
-func (Site) ProgramDirs() []string { return []string{"/" + prefix + "/bin"} }
-
-// Packages makes one part for each package version at opt/python, with compiled bytecode. It
-// fetches no package if the lock answers the request and the store has its parts.
-func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
-	program, v, err := interpreter(step)
-	if err != nil {
-		return nil, err
-	}
-	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers, index: t.Packages.Of("pip").Index}
-	locked, ok := lock.Sites[r.Name()].(*Locked)
-	if !ok {
-		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
-			return nil, err
-		}
-		step.Report(image.Progress{Step: "packages", Message: "resolve"})
-		packages, err := site.resolve(ctx, t.Packages.Of("pip"))
-		if err != nil {
-			return nil, err
-		}
-		locked = newLocked(t.Packages.Of("pip").Key(), site.index, packages)
-		lock.Sites[r.Name()] = locked
-	}
-	parts, missing := site.inStore(locked.Packages)
-	if len(missing) == 0 {
-		return parts, nil
-	}
-	names := make([]string, len(missing))
-	for i, m := range missing {
-		names[i] = locked.Packages[m].Name + " " + locked.Packages[m].Version
-	}
-	if err := image.Offline(ctx, "packages.pip: "+strings.Join(names, ", ")); err != nil {
-		return nil, err
-	}
-	pinned, wheels, err := site.buildMissing(ctx, locked.Packages, parts, missing)
-	if err != nil {
-		return nil, err
-	}
-	if pinned != nil {
-		lock.Sites[r.Name()] = newLocked(locked.Request, site.index, pinned)
-	}
-	if len(wheels) > 0 {
-		err = site.install(ctx, locked.Packages, parts, wheels)
-	}
-	return parts, err
-}
-
-// inStore returns the parts of packages, and the indexes of those that the store lacks.
-func (s *site) inStore(packages []image.LockedPackage) (parts []store.Part, missing []int) {
-	parts = make([]store.Part, len(packages))
-	for i, p := range packages {
-		part, ok := s.step.Store.Part(s.key(p))
-		if len(p.Hashes) == 1 {
-			part.Hash = p.Hashes[0]
-		}
-		if parts[i] = part; !ok {
-			missing = append(missing, i)
-		}
-	}
-	return parts, missing
-}
-
-// buildMissing builds the missing packages that come as source, sets their parts, and returns the
-// indexes of the others, which are wheels. An old lock does not pin the packages for a build: then
-// buildMissing also returns all packages, with these pinned; else nil.
-func (s *site) buildMissing(ctx context.Context, packages []image.LockedPackage, parts []store.Part, missing []int) (pinned []image.LockedPackage, wheels []int, err error) {
-	for _, m := range missing {
-		p := packages[m]
-		if p.Source == "" {
-			wheels = append(wheels, m)
-			continue
-		}
-		made, part, err := s.fromSource(ctx, p, nil)
-		if err != nil {
-			return nil, nil, err
-		}
-		if parts[m] = part; len(p.Requires) == len(made.Requires) {
-			continue
-		}
-		if image.OptionsOf(ctx).Locked {
-			if err := s.step.Store.PutPart(ctx, s.key(p), part); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		if pinned == nil {
-			pinned = slices.Clone(packages)
-		}
-		pinned[m] = made
-	}
-	return pinned, wheels, nil
-}
-
 // prefix is the directory of packages in an image.
 const prefix = "opt/python"
-
-// skip leaves out files of the installation alone: uv's lock file and cache notes.
-func skip(p string) bool { return p == ".lock" || path.Base(p) == "uv_cache.json" }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -305,3 +306,8 @@ func text(list []requirement) []byte {
 	}
 	return []byte(b.String())
 }
+
+var nameRuns = lazyregexp.New(`[-_.]+`)
+
+// normalName returns a package's name as PEP 503 compares names.
+func normalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }

@@ -238,7 +238,7 @@ func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackag
 func (s *site) environment(ctx context.Context, b *install.Bench, pinned []image.LockedPackage) error {
 	var lines, names []string
 	for _, p := range pinned {
-		lines, names = append(lines, line(p)), append(names, p.Name+" "+p.Version)
+		lines, names = append(lines, pinnedLine(p)), append(names, p.Name+" "+p.Version)
 	}
 	if err := errors.Join(b.Mkdir("env"), b.Write("requires.txt", []byte(strings.Join(lines, "")))); err != nil || len(pinned) == 0 {
 		return err

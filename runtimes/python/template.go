@@ -25,7 +25,6 @@ var (
 	requestPattern = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? *(\[[A-Za-z0-9._, -]*\])? *([<>=!~(;][^\x00-\x1f@]*)?$`)
 	packagePattern = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	extrasPattern  = lazyregexp.New(`^(|.*/)(pyproject\.toml|uv\.lock)\[([A-Za-z0-9._, -]+)\]$`)
-	nameRuns       = lazyregexp.New(`[-_.]+`)
 )
 
 // Syntax implements image.Site.
@@ -60,9 +59,6 @@ func splitExtras(name string) (file string, extras []string) {
 	slices.Sort(extras)
 	return m[1] + m[2], slices.Compact(extras)
 }
-
-// normalName returns a package's name as PEP 503 compares names.
-func normalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
 
 // CheckHandler implements image.HandlerChecker. With packages, one of them may have the module.
 func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
