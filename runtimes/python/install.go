@@ -33,26 +33,13 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 	if err != nil {
 		return err
 	}
-	type job struct {
-		Dir          string `json:"dir"`
-		Requirements string `json:"requirements"`
-		Index        string `json:"index"` // URL of the index to look into first, or ""
-	}
-	var jobs []job
+	var jobs []installJob
 	for _, i := range missing {
-		p, dir := packages[i], outDir(i)
-		if err := b.Mkdir(dir); err != nil {
-			return err
-		}
-		name := fmt.Sprintf("requirements-%d.txt", i)
-		if err := b.Write(name, []byte(pinnedLine(p))); err != nil {
-			return err
-		}
-		index, err := s.indexOf(p.Name)
+		job, err := s.installJob(b, packages[i], i)
 		if err != nil {
 			return err
 		}
-		jobs = append(jobs, job{"/work/" + dir, "/work/" + name, index})
+		jobs = append(jobs, job)
 	}
 	s.step.Report(image.Progress{Step: "packages", Message: "install"})
 	var (
@@ -78,6 +65,23 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 	})
 	group.Go(func() error { return s.store(running, b, packages, parts, installed) })
 	return group.Wait()
+}
+
+// installJob is a job of work.py's install.
+type installJob struct {
+	Dir          string `json:"dir"`
+	Requirements string `json:"requirements"`
+	Index        string `json:"index"` // URL of the index to look into first, or ""
+}
+
+// installJob prepares the bench for the installation of the package with index i.
+func (s *site) installJob(b *install.Bench, p image.LockedPackage, i int) (installJob, error) {
+	dir, name := outDir(i), fmt.Sprintf("requirements-%d.txt", i)
+	if err := errors.Join(b.Mkdir(dir), b.Write(name, []byte(pinnedLine(p)))); err != nil {
+		return installJob{}, err
+	}
+	index, err := s.indexOf(p.Name)
+	return installJob{"/work/" + dir, "/work/" + name, index}, err
 }
 
 // store compiles packages and makes their parts, until installed is closed. Each pass takes all

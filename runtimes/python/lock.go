@@ -65,6 +65,10 @@ func checkLocked(p *image.LockedPackage) error {
 			return fmt.Errorf("package %s %s: bad hash %q", p.Name, p.Version, h)
 		}
 	}
+	return checkBuildRequirements(p)
+}
+
+func checkBuildRequirements(p *image.LockedPackage) error {
 	if len(p.Requires) > 0 && p.Source == "" {
 		return fmt.Errorf("package %s %s has build requirements but is not built from source", p.Name, p.Version)
 	}

@@ -20,15 +20,9 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers, index: t.Packages.Of("pip").Index}
 	locked, ok := lock.Sites[r.Name()].(*Locked)
 	if !ok {
-		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
+		if locked, err = site.lock(ctx, t.Packages.Of("pip")); err != nil {
 			return nil, err
 		}
-		step.Report(image.Progress{Step: "packages", Message: "resolve"})
-		packages, err := site.resolve(ctx, t.Packages.Of("pip"))
-		if err != nil {
-			return nil, err
-		}
-		locked = newLocked(t.Packages.Of("pip").Key(), site.index, packages)
 		lock.Sites[r.Name()] = locked
 	}
 	parts, missing := site.inStore(locked.Packages)
@@ -53,6 +47,19 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		err = site.install(ctx, locked.Packages, parts, wheels)
 	}
 	return parts, err
+}
+
+// lock resolves the requests.
+func (s *site) lock(ctx context.Context, r *template.Requests) (*Locked, error) {
+	if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
+		return nil, err
+	}
+	s.step.Report(image.Progress{Step: "packages", Message: "resolve"})
+	packages, err := s.resolve(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return newLocked(r.Key(), s.index, packages), nil
 }
 
 // inStore returns the parts of packages, and the indexes of those that the store lacks.

@@ -65,17 +65,12 @@ func (s *site) requests(ctx context.Context, r *template.Requests) (*request, er
 }
 
 func (s *site) gather(ctx context.Context, r *template.Requests) (*request, error) {
-	beside := func(name string) ([]byte, error) {
-		if text, ok := r.Beside[name]; ok {
-			return text, nil
-		}
-		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
-	}
-	if r.File == "" {
-		return requestOf("packages.pip", []byte(strings.Join(r.List, "\n")), beside)
-	}
 	if !isProject(r.File) {
-		return requestOf(r.File, r.Text, beside)
+		name, text := r.File, r.Text
+		if name == "" {
+			name, text = "packages.pip", []byte(strings.Join(r.List, "\n"))
+		}
+		return requestOf(name, text, beside(r))
 	}
 	files := map[string][]byte{path.Base(r.File): r.Text}
 	for name, text := range r.Beside {
@@ -93,35 +88,53 @@ func (s *site) gather(ctx context.Context, r *template.Requests) (*request, erro
 	if files[projectLock] != nil {
 		return s.exported(ctx, b, r)
 	}
-	if err := b.Write("project.py", projectProgram); err != nil {
-		return nil, err
-	}
-	words, err := b.Run(ctx, install.Tool{
-		Rootfs: s.step.Rootfs, Args: append([]string{s.python, "-I", "/work/project.py", "/work/project.json"}, r.Extras...),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", r.File, install.Failed(err, "", words))
-	}
-	out, err := b.Read("project.json")
+	p, err := s.project(ctx, b, r)
 	if err != nil {
 		return nil, err
-	}
-	var p project
-	if err := json.Unmarshal(out, &p); err != nil {
-		return nil, fmt.Errorf("read %s: %w", r.File, err)
-	}
-	if p.Error != "" {
-		return nil, fmt.Errorf("%s: %s", r.File, p.Error)
 	}
 	var q request
 	for _, text := range p.Dependencies {
-		one, err := requestOf(r.File, []byte(strings.ReplaceAll(text, "\n", " ")), beside)
+		one, err := requestOf(r.File, []byte(strings.ReplaceAll(text, "\n", " ")), beside(r))
 		if err != nil {
 			return nil, err
 		}
 		q.list = append(q.list, one.list...)
 	}
 	return &q, nil
+}
+
+// beside returns the function that reads the files beside the file of requests.
+func beside(r *template.Requests) func(name string) ([]byte, error) {
+	return func(name string) ([]byte, error) {
+		if text, ok := r.Beside[name]; ok {
+			return text, nil
+		}
+		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
+	}
+}
+
+// project reads the pyproject.toml at the bench by the base's Python.
+func (s *site) project(ctx context.Context, b *install.Bench, r *template.Requests) (p project, err error) {
+	if err := b.Write("project.py", projectProgram); err != nil {
+		return p, err
+	}
+	words, err := b.Run(ctx, install.Tool{
+		Rootfs: s.step.Rootfs, Args: append([]string{s.python, "-I", "/work/project.py", "/work/project.json"}, r.Extras...),
+	})
+	if err != nil {
+		return p, fmt.Errorf("read %s: %w", r.File, install.Failed(err, "", words))
+	}
+	out, err := b.Read("project.json")
+	if err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal(out, &p); err != nil {
+		return p, fmt.Errorf("read %s: %w", r.File, err)
+	}
+	if p.Error != "" {
+		return p, fmt.Errorf("%s: %s", r.File, p.Error)
+	}
+	return p, nil
 }
 
 // stale matches uv's messages that the lock is out of date.

@@ -119,31 +119,36 @@ func (r *requirements) option(text string) error {
 		return fmt.Errorf("bad option %q", text)
 	}
 	name, value := m[1], strings.Trim(m[2], `"'`)
-	switch {
-	case name == "-r" || name == "--requirement":
+	switch name {
+	case "-r", "--requirement":
 		r.files = append(r.files, value)
-	case name == "-c" || name == "--constraint":
+	case "-c", "--constraint":
 		r.constraints = append(r.constraints, value)
-	case name == "--require-hashes": // FRE always does
+	case "--require-hashes": // FRE always does
 		return nil
-	case name == "--prefer-binary": // FRE always does: it takes the newest version that has a wheel
+	case "--prefer-binary": // FRE always does: it takes the newest version that has a wheel
 		return nil
-	case name == "--pre":
+	case "--pre":
 		r.pre = true
 		return nil
-	case name == "--only-binary":
+	case "--only-binary":
 		return r.binary.set(name, value, &r.binary.only, &r.binary.no)
-	case name == "--no-binary":
+	case "--no-binary":
 		return r.binary.set(name, value, &r.binary.no, &r.binary.only)
-	case slices.Contains(indexOptions, name):
-		return fmt.Errorf("%s: packages come from the indexes in the engine's configuration: remove the line, and name an index for each package in packages.pip_index", name)
 	default:
-		return fmt.Errorf("%s is not supported: remove the line", name)
+		return refusedOption(name)
 	}
 	if value == "" {
 		return fmt.Errorf("%s names no file", name)
 	}
 	return nil
+}
+
+func refusedOption(name string) error {
+	if slices.Contains(indexOptions, name) {
+		return fmt.Errorf("%s: packages come from the indexes in the engine's configuration: remove the line, and name an index for each package in packages.pip_index", name)
+	}
+	return fmt.Errorf("%s is not supported: remove the line", name)
 }
 
 // request is a template's whole request to the package indexes.

@@ -9,11 +9,43 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
 
 // resolve asks uv for the versions and hashes of all required packages.
 func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.LockedPackage, error) {
+	t, err := s.newResolution(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	words, err := t.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range yanked.FindAllStringSubmatch(words, -1) {
+		s.step.Report(image.Progress{Step: "warning", Name: m[1], Message: m[0]})
+	}
+	packages, err := t.answer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return packages, t.request.honour(packages, cmp.Or(r.File, "packages.pip"))
+}
+
+// resolution is a task for uv's resolver. uv runs again after each package without a wheel: FRE
+// builds the package, because uv would run the package's code with access to the index's
+// credentials.
+type resolution struct {
+	*site
+	request *request
+	bench   *install.Bench
+	program string                         // directory of uv
+	args    []string                       // of uv
+	built   map[string]image.LockedPackage // from source, by normal name
+}
+
+func (s *site) newResolution(ctx context.Context, r *template.Requests) (*resolution, error) {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
 		return nil, err
@@ -45,58 +77,73 @@ func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.Locke
 	if q.pre {
 		args = append(args, "--prerelease", "allow")
 	}
-	built := map[string]image.LockedPackage{} // from source, by normal name
-	var words string
+	return &resolution{site: s, request: q, bench: b, program: program, args: args, built: map[string]image.LockedPackage{}}, nil
+}
+
+// run runs uv until it has an answer, and returns its output.
+func (t *resolution) run(ctx context.Context) (words string, err error) {
 	for {
-		if len(s.index) > 0 {
-			project, err := s.indexProject(built)
+		if len(t.index) > 0 {
+			project, err := t.indexProject(t.built)
 			if err != nil {
-				return nil, err
+				return "", err
 			}
-			if err := b.Write("index/pyproject.toml", project); err != nil {
-				return nil, err
+			if err := t.bench.Write("index/pyproject.toml", project); err != nil {
+				return "", err
 			}
 		}
-		words, err = b.Run(ctx, install.Tool{
-			Rootfs: s.step.Rootfs, Env: s.env("/run/uv"), Cache: "uv", Program: program, Network: true, Args: args,
+		words, err := t.bench.Run(ctx, install.Tool{
+			Rootfs: t.step.Rootfs, Env: t.env("/run/uv"), Cache: "uv", Program: t.program, Network: true, Args: t.args,
 		})
 		if err == nil {
-			break
+			return words, nil
 		}
-		m := wantsSource.FindStringSubmatch(words)
-		if m != nil && q.binary.onlyBinary(m[1]) {
-			return nil, &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for the base, and --only-binary forbids source distributions: use another version, or remove the option", m[1])}
+		if err := t.buildWanted(ctx, words, err); err != nil {
+			return "", err
 		}
-		if m == nil || built[normalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
-			return nil, failed(err, s.nameIndex(words))
-		}
-		// uv itself would run the package's code with access to the index's credentials.
-		p, part, sourceErr := s.fromSource(ctx, image.LockedPackage{Name: m[1]}, q.specifiers(m[1], words))
-		if errors.Is(sourceErr, errNoSource) {
-			return nil, failed(err, s.nameIndex(words))
-		}
-		if sourceErr != nil {
-			return nil, sourceErr
-		}
-		name, wheel, err := s.stub(p, part)
-		if err != nil {
-			return nil, err
-		}
-		if len(built) == 0 {
-			if err := b.Mkdir("wheels"); err != nil {
-				return nil, err
-			}
-			args = append(args, "--find-links", "/work/wheels")
-		}
-		if err := b.Write("wheels/"+name, wheel); err != nil {
-			return nil, err
-		}
-		built[normalName(p.Name)] = p
 	}
-	for _, m := range yanked.FindAllStringSubmatch(words, -1) {
-		s.step.Report(image.Progress{Step: "warning", Name: m[1], Message: m[0]})
+}
+
+// buildWanted builds the package whose wheel uv misses in its output words, or returns the user's
+// error from uv's error.
+func (t *resolution) buildWanted(ctx context.Context, words string, uvErr error) error {
+	m := wantsSource.FindStringSubmatch(words)
+	if m != nil && t.request.binary.onlyBinary(m[1]) {
+		return &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for the base, and --only-binary forbids source distributions: use another version, or remove the option", m[1])}
 	}
-	out, err := b.Read("requirements.txt")
+	if m == nil || t.built[normalName(m[1])].Name != "" || len(t.built) == maxSources || t.step.Platform != "" {
+		return failed(uvErr, t.nameIndex(words))
+	}
+	p, part, err := t.fromSource(ctx, image.LockedPackage{Name: m[1]}, t.request.specifiers(m[1], words))
+	if errors.Is(err, errNoSource) {
+		return failed(uvErr, t.nameIndex(words))
+	}
+	if err != nil {
+		return err
+	}
+	return t.addWheel(p, part)
+}
+
+// addWheel gives uv the metadata of a package built from source.
+func (t *resolution) addWheel(p image.LockedPackage, part store.Part) error {
+	name, wheel, err := t.stub(p, part)
+	if err != nil {
+		return err
+	}
+	if len(t.built) == 0 {
+		if err := t.bench.Mkdir("wheels"); err != nil {
+			return err
+		}
+		t.args = append(t.args, "--find-links", "/work/wheels")
+	}
+	t.built[normalName(p.Name)] = p
+	return t.bench.Write("wheels/"+name, wheel)
+}
+
+// answer returns the packages that uv has pinned. The packages that --no-binary names become source
+// distributions.
+func (t *resolution) answer(ctx context.Context) ([]image.LockedPackage, error) {
+	out, err := t.bench.Read("requirements.txt")
 	if err != nil {
 		return nil, fmt.Errorf("uv pip compile: %w", err)
 	}
@@ -105,17 +152,17 @@ func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.Locke
 		return nil, err
 	}
 	for i, p := range packages {
-		if own := built[normalName(p.Name)]; own.Version == p.Version {
+		if own := t.built[normalName(p.Name)]; own.Version == p.Version {
 			packages[i] = own
 			continue
 		}
-		if q.binary.noBinary(p.Name) {
-			if packages[i], err = s.sourceOf(ctx, p); err != nil {
+		if t.request.binary.noBinary(p.Name) {
+			if packages[i], err = t.sourceOf(ctx, p); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return packages, q.honour(packages, cmp.Or(r.File, "packages.pip"))
+	return packages, nil
 }
 
 // sourceOf returns the locked form of a package that --no-binary names.

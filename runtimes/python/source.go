@@ -162,21 +162,27 @@ func (s *site) find(ctx context.Context, p image.LockedPackage, specifiers []str
 	if err := json.Unmarshal(text, &found); err != nil {
 		return nil, nil, fmt.Errorf("find a source distribution of %s: %w", p.Name, err)
 	}
-	fail := func(cause image.PackageCause, words string) (*install.Bench, *sdist, error) {
-		return nil, nil, &image.PackageError{Site: "pip", Package: strings.TrimSpace(p.Name + " " + p.Version), Cause: cause, Message: words}
+	if err := found.failed(p); err != nil {
+		return nil, nil, err
 	}
-	switch found.Error {
+	return b, &found, nil
+}
+
+// failed returns the error of a search for p, or nil.
+func (d *sdist) failed(p image.LockedPackage) error {
+	fault := &image.PackageError{Site: "pip", Package: strings.TrimSpace(p.Name + " " + p.Version), Cause: image.PackageBad, Message: d.Words}
+	switch d.Error {
 	case "":
-		return b, &found, nil
+		return nil
 	case "none":
 		if p.Source == "" {
-			return nil, nil, errNoSource
+			return errNoSource
 		}
-		return fail(image.PackageGone, "the index has no "+p.Source)
+		fault.Cause, fault.Message = image.PackageGone, "the index has no "+p.Source
 	case "changed":
-		return fail(image.PackageChanged, found.Words)
+		fault.Cause = image.PackageChanged
 	}
-	return fail(image.PackageBad, found.Words)
+	return fault
 }
 
 // source runs source.py at a bench.
@@ -208,6 +214,17 @@ func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackag
 	if len(list.list) == 0 {
 		return nil, nil
 	}
+	out, err := s.pinRequirements(ctx, requires, list.list)
+	if err != nil {
+		return nil, err
+	}
+	pinned, err := parsePinned(out)
+	slices.SortFunc(pinned, func(a, b image.LockedPackage) int { return strings.Compare(a.Name, b.Name) })
+	return pinned, err
+}
+
+// pinRequirements has uv pin the list of requirements of a build.
+func (s *site) pinRequirements(ctx context.Context, requires []string, list []requirement) ([]byte, error) {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
 		return nil, err
@@ -216,7 +233,7 @@ func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackag
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Write("requirements.in", text(list.list)); err != nil {
+	if err := b.Write("requirements.in", text(list)); err != nil {
 		return nil, err
 	}
 	words, err := b.Run(ctx, install.Tool{
@@ -229,9 +246,7 @@ func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackag
 	if err != nil {
 		return nil, fmt.Errorf("uv pip compile: %w", err)
 	}
-	pinned, err := parsePinned(out)
-	slices.SortFunc(pinned, func(a, b image.LockedPackage) int { return strings.Compare(a.Name, b.Name) })
-	return pinned, err
+	return out, nil
 }
 
 // environment installs the dependencies of a build in env/ without running their code.
@@ -310,23 +325,10 @@ func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *in
 	if err != nil {
 		return store.Part{}, err
 	}
-	from, err := made.Open("dist")
-	if err != nil {
-		return store.Part{}, bad(errors.New("the build left no directory of wheels"))
-	}
-	defer func() { _ = from.Close() }()
-	entries, err := fs.ReadDir(from.FS(), ".")
-	if err != nil {
-		return store.Part{}, err
-	}
-	if len(entries) != 1 || !wheelName.MatchString(entries[0].Name()) || !entries[0].Type().IsRegular() {
-		return store.Part{}, bad(fmt.Errorf("the build left %d files instead of a wheel", len(entries)))
-	}
-	name := entries[0].Name()
 	if err := b.Mkdir("dist", "out"); err != nil {
 		return store.Part{}, err
 	}
-	if err := copyWheel(from, name, filepath.Join(b.Dir, "dist", name)); err != nil {
+	if err := takeWheel(made, filepath.Join(b.Dir, "dist")); err != nil {
 		return store.Part{}, bad(err)
 	}
 	program, err := uv.Fetch(ctx, s.step, s.tools)
@@ -353,6 +355,23 @@ func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *in
 	}
 	s.step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, End: true})
 	return part, nil
+}
+
+// takeWheel copies the single wheel of a build to the directory to.
+func takeWheel(made *install.Bench, to string) error {
+	from, err := made.Open("dist")
+	if err != nil {
+		return errors.New("the build left no directory of wheels")
+	}
+	defer func() { _ = from.Close() }()
+	entries, err := fs.ReadDir(from.FS(), ".")
+	if err != nil {
+		return err
+	}
+	if len(entries) != 1 || !wheelName.MatchString(entries[0].Name()) || !entries[0].Type().IsRegular() {
+		return fmt.Errorf("the build left %d files instead of a wheel", len(entries))
+	}
+	return copyWheel(from, entries[0].Name(), filepath.Join(to, entries[0].Name()))
 }
 
 func copyWheel(from *os.Root, name, to string) error {
