@@ -99,10 +99,7 @@ func (r Runtime) BuildCode(ctx context.Context, s *image.Step, t *template.Templ
 	if err := pinned(b, workspace); err != nil {
 		return "", err
 	}
-	if err := strip(root); err != nil {
-		return "", err
-	}
-	if err := root.Mkdir(programDir, 0o755); err != nil {
+	if err := errors.Join(strip(root), root.Mkdir(programDir, 0o755)); err != nil {
 		return "", err
 	}
 	top, err := b.Open(".")
@@ -162,28 +159,10 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 // directory to build. Code with a vendor directory that holds the library is built without a
 // workspace.
 func prepare(b *install.Bench, root *os.Root, t *template.Template) (workspace, dir string, err error) {
-	module := "function/" + t.ID
 	vendored := vendors(root)
-	switch text, err := root.ReadFile("go.mod"); {
-	case errors.Is(err, fs.ErrNotExist):
-		if err := root.WriteFile("go.mod", fmt.Appendf(nil, "module %s\n\ngo %s\n", module, toolchain.Version), 0o644); err != nil {
-			return "", "", err
-		}
-	case err != nil:
-		return "", "", image.FileFault("go.mod", err)
-	default:
-		m := moduleLine.FindSubmatch(text)
-		if m == nil {
-			return "", "", &template.FieldError{Field: "code.path", Message: "go.mod: no module line: write for example module " + module}
-		}
-		module = string(m[1])
-		if vendored { // vendor/modules.txt must agree with go.mod
-			break
-		}
-		// The workspace provides the library; go.mod's version serves editors only.
-		if err := root.WriteFile("go.mod", libraryLine.ReplaceAll(text, nil), 0o644); err != nil {
-			return "", "", err
-		}
+	module, err := prepareModule(root, "function/"+t.ID, vendored)
+	if err != nil {
+		return "", "", err
 	}
 	if module == formerModule || strings.HasPrefix(module, libraryModule) {
 		return "", "", &template.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: choose another module name"}
@@ -211,6 +190,27 @@ func prepare(b *install.Bench, root *os.Root, t *template.Template) (workspace, 
 		}
 	}
 	return "/work/go.work", dir, nil
+}
+
+// prepareModule returns the path of the code's module. Code without go.mod becomes the module
+// fallback.
+func prepareModule(root *os.Root, fallback string, vendored bool) (module string, err error) {
+	text, err := root.ReadFile("go.mod")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fallback, root.WriteFile("go.mod", fmt.Appendf(nil, "module %s\n\ngo %s\n", fallback, toolchain.Version), 0o644)
+	}
+	if err != nil {
+		return "", image.FileFault("go.mod", err)
+	}
+	m := moduleLine.FindSubmatch(text)
+	if m == nil {
+		return "", &template.FieldError{Field: "code.path", Message: "go.mod: no module line: write for example module " + fallback}
+	}
+	if !vendored { // vendor/modules.txt must agree with go.mod
+		// The workspace provides the library; go.mod's version serves editors only.
+		err = root.WriteFile("go.mod", libraryLine.ReplaceAll(text, nil), 0o644)
+	}
+	return string(m[1]), err
 }
 
 // vendors reports whether the code has a vendor directory that holds the library.

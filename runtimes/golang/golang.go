@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
@@ -42,16 +43,16 @@ func compiles(p string) bool {
 		return true
 	case "bin":
 		return rest == "go"
-	case "lib":
-		return false
 	case "pkg":
-		dir, tool := path.Split(rest)
-		return strings.HasPrefix(rest, "include/") || strings.HasPrefix(dir, "tool/") && (tool == "compile" || tool == "link" || tool == "asm")
+		return strings.HasPrefix(rest, "include/") || compileTools.MatchString(rest)
 	case "src":
 		return !strings.HasPrefix(rest, "cmd/") && !strings.Contains(rest, "/testdata/") && !strings.HasSuffix(rest, "_test.go") && !strings.HasSuffix(rest, ".syso")
 	}
 	return false
 }
+
+// compileTools matches the programs below pkg that a build runs.
+var compileTools = regexp.MustCompile(`^tool/([^/]+/)*(compile|link|asm)$`)
 
 // Name is "go".
 func (Runtime) Name() string { return "go" }
@@ -121,19 +122,12 @@ func parseHandler(handler string) (dir, name string, err error) {
 	if at := strings.LastIndexByte(handler, '.'); at >= 0 {
 		dir, name = path.Clean(handler[:at]), handler[at+1:]
 	}
-	if !isIdentifier(name) || strings.HasPrefix(dir, "/") || dir == ".." || strings.HasPrefix(dir, "../") || strings.ContainsAny(dir, "\x00\n\\") {
+	if !identifier.MatchString(name) || strings.HasPrefix(dir, "/") || dir == ".." || strings.HasPrefix(dir, "../") || strings.ContainsAny(dir, "\x00\n\\") {
 		return "", "", &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			`handler %q is not the name of a Go function: write "Handle", or "api.Handle" for the function in the directory api`, handler)}
 	}
 	return dir, name, nil
 }
 
-func isIdentifier(s string) bool {
-	for i, c := range s {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= 0x80
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
-}
+// identifier matches a Go identifier, and some words that are none.
+var identifier = regexp.MustCompile(`^[A-Za-z_\x{80}-\x{10FFFF}][0-9A-Za-z_\x{80}-\x{10FFFF}]*$`)

@@ -44,61 +44,93 @@ func wrap(root *os.Root, module, handler string, contract template.Contract) (di
 		return fail("no directory %s in the code", dir)
 	}
 	pkg, err := scan(root, dir)
-	var none *build.NoGoError
-	var several *build.MultiplePackageError
-	switch {
-	case errors.As(err, &none) && none.Dir == ignored:
-		return fail("all Go files in the code's directory %s are left out: tests, files with cgo (import \"C\", not supported), or files for another system", dir)
-	case errors.As(err, &none):
-		return fail("no Go package in the code's directory %s: add the package, or name another package as in api.Handle", dir)
-	case errors.As(err, &several):
-		return fail("the directory %s holds files of two packages, %s and %s", dir, several.Packages[0], several.Packages[1])
-	case err != nil:
+	if err != nil {
+		if reason := unsuitable(err, dir); reason != "" {
+			return fail("%s", reason)
+		}
 		return "", &template.FieldError{Field: "code.path", Message: err.Error()}
 	}
-	if pkg.name == "main" && pkg.decls["main"] != "" {
+	if pkg.isProgram() {
 		return dir, nil
 	}
 	if contract == template.ContractLambda {
 		return fail("the contract lambda needs a program: package %s has no func main with a call of lambda.Start", pkg.name)
 	}
-	call := pkg.decls[name]
-	if contract == template.ContractKnative {
-		if call == "" && name == "Handle" && pkg.decls["New"] == shapeMake {
-			name, call = "New", shapeMake
-		}
-		if call == shapeMake {
-			call = shapeInstance
-		}
-	} else if call == shapeContext {
-		call = shapeUnknown
+	name, call := pkg.handler(name, contract)
+	if reason := pkg.unfit(name, call); reason != "" {
+		return fail("%s", reason)
 	}
+	if pkg.name == "main" {
+		return dir, writeMain(root, dir, mainFile{call, "", name})
+	}
+	if err := root.Mkdir(generatedDir, 0o755); err != nil {
+		return "", err
+	}
+	return generatedDir, writeMain(root, generatedDir, mainFile{call, path.Join(module, dir), "handler." + name})
+}
+
+// unsuitable returns the reason why dir holds no package to build, from an error of scan; "" for
+// another error.
+func unsuitable(err error, dir string) string {
+	var none *build.NoGoError
+	var several *build.MultiplePackageError
 	switch {
-	case call == "":
-		return fail("package %s has no function or variable %s (found: %s)", pkg.name, name, strings.Join(pkg.exported(), ", "))
-	case call == shapeUnknown:
-		return fail("func %s must be func(context.Context, function.Event) (any, error), func(http.ResponseWriter, *http.Request), or func() http.Handler", name)
-	case pkg.name != "main" && !ast.IsExported(name):
-		return fail("%s of package %s is not exported: begin the name with a capital", name, pkg.name)
+	case errors.As(err, &none) && none.Dir == ignored:
+		return fmt.Sprintf("all Go files in the code's directory %s are left out: tests, files with cgo (import \"C\", not supported), or files for another system", dir)
+	case errors.As(err, &none):
+		return fmt.Sprintf("no Go package in the code's directory %s: add the package, or name another package as in api.Handle", dir)
+	case errors.As(err, &several):
+		return fmt.Sprintf("the directory %s holds files of two packages, %s and %s", dir, several.Packages[0], several.Packages[1])
 	}
-	data := struct{ Call, Import, Handler string }{call, "", name}
-	file := path.Join(dir, generated)
-	if pkg.name != "main" {
-		data.Import, data.Handler = path.Join(module, dir), "handler."+name
-		dir = generatedDir
-		file = path.Join(dir, generated)
-		if err := root.Mkdir(dir, 0o755); err != nil {
-			return "", err
+	return ""
+}
+
+// handler returns the declaration that handles events under a contract, and its shape; "" if the
+// package has no such declaration. Knative's handler may be made by New.
+func (p *goPackage) handler(name string, contract template.Contract) (handler, shape string) {
+	shape = p.decls[name]
+	if contract != template.ContractKnative {
+		if shape == shapeContext {
+			return name, shapeUnknown
 		}
+		return name, shape
 	}
+	if shape == "" && name == "Handle" && p.decls["New"] == shapeMake {
+		name, shape = "New", shapeMake
+	}
+	if shape == shapeMake {
+		shape = shapeInstance
+	}
+	return name, shape
+}
+
+// unfit returns the reason why the declaration name of this shape cannot be the handler; "" if it
+// can.
+func (p *goPackage) unfit(name, shape string) string {
+	switch {
+	case shape == "":
+		return fmt.Sprintf("package %s has no function or variable %s (found: %s)", p.name, name, strings.Join(p.exported(), ", "))
+	case shape == shapeUnknown:
+		return fmt.Sprintf("func %s must be func(context.Context, function.Event) (any, error), func(http.ResponseWriter, *http.Request), or func() http.Handler", name)
+	case p.name != "main" && !ast.IsExported(name):
+		return fmt.Sprintf("%s of package %s is not exported: begin the name with a capital", name, p.name)
+	}
+	return ""
+}
+
+// isProgram reports whether the package has a func main of its own.
+func (p *goPackage) isProgram() bool { return p.name == "main" && p.decls["main"] != "" }
+
+// mainFile holds the values of mainTemplate.
+type mainFile struct{ Call, Import, Handler string }
+
+// writeMain writes the generated file to dir.
+func writeMain(root *os.Root, dir string, f mainFile) error {
 	var text bytes.Buffer
-	if err := mainTemplate.Execute(&text, data); err != nil {
-		return "", err
+	if err := mainTemplate.Execute(&text, f); err != nil {
+		return err
 	}
-	if err := root.WriteFile(file, text.Bytes(), 0o644); err != nil {
-		return "", err
-	}
-	return dir, nil
+	return root.WriteFile(path.Join(dir, generated), text.Bytes(), 0o644)
 }
 
 // Shapes of declarations: how to call the handler.
@@ -178,27 +210,7 @@ const maxSource = 4 << 20
 // scan parses the package in dir, as built for Linux without cgo. It opens no file outside of root,
 // wherever links in the code lead.
 func scan(root *os.Root, dir string) (*goPackage, error) {
-	c := build.Default
-	c.GOOS, c.CgoEnabled, c.GOROOT, c.GOPATH, c.BuildTags = "linux", false, "", "", nil
-	c.JoinPath = path.Join
-	c.IsAbsPath = path.IsAbs
-	c.IsDir = func(p string) bool {
-		info, err := root.Stat(p)
-		return err == nil && info.IsDir()
-	}
-	c.HasSubdir = func(string, string) (string, bool) { return "", false }
-	c.ReadDir = func(p string) ([]fs.FileInfo, error) {
-		entries, err := fs.ReadDir(root.FS(), p)
-		var out []fs.FileInfo
-		for _, e := range entries {
-			if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-				out = append(out, info)
-			}
-		}
-		return out, err
-	}
-	c.OpenFile = func(p string) (io.ReadCloser, error) { return root.Open(p) }
-	found, err := c.ImportDir(dir, 0)
+	found, err := buildContext(root).ImportDir(dir, 0)
 	if err != nil {
 		if len(found.IgnoredGoFiles)+len(found.TestGoFiles)+len(found.XTestGoFiles)+len(found.CgoFiles) > 0 {
 			return nil, errors.Join(&build.NoGoError{Dir: ignored}, err)
@@ -228,26 +240,36 @@ func scan(root *os.Root, dir string) (*goPackage, error) {
 	return p, nil
 }
 
+// buildContext returns the context that reads packages below root for Linux without cgo.
+func buildContext(root *os.Root) *build.Context {
+	c := build.Default
+	c.GOOS, c.CgoEnabled, c.GOROOT, c.GOPATH, c.BuildTags = "linux", false, "", "", nil
+	c.JoinPath = path.Join
+	c.IsAbsPath = path.IsAbs
+	c.IsDir = func(p string) bool {
+		info, err := root.Stat(p)
+		return err == nil && info.IsDir()
+	}
+	c.HasSubdir = func(string, string) (string, bool) { return "", false }
+	c.ReadDir = func(p string) ([]fs.FileInfo, error) {
+		entries, err := fs.ReadDir(root.FS(), p)
+		var out []fs.FileInfo
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+				out = append(out, info)
+			}
+		}
+		return out, err
+	}
+	c.OpenFile = func(p string) (io.ReadCloser, error) { return root.Open(p) }
+	return &c
+}
+
 func (p *goPackage) add(d ast.Decl) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
-		if d.Recv != nil {
-			return
-		}
-		in, out := d.Type.Params.NumFields(), d.Type.Results.NumFields()
-		switch {
-		case d.Type.TypeParams != nil:
-			p.decls[d.Name.Name] = shapeUnknown
-		case in == 2 && out == 2:
-			p.decls[d.Name.Name] = shapeHandle
-		case in == 2 && out == 0:
-			p.decls[d.Name.Name] = shapeServe
-		case in == 3 && out == 0:
-			p.decls[d.Name.Name] = shapeContext
-		case in == 0 && out == 1:
-			p.decls[d.Name.Name] = shapeMake
-		default:
-			p.decls[d.Name.Name] = shapeUnknown
+		if d.Recv == nil {
+			p.decls[d.Name.Name] = shapeOf(d.Type)
 		}
 	case *ast.GenDecl:
 		for _, s := range d.Specs {
@@ -258,4 +280,22 @@ func (p *goPackage) add(d ast.Decl) {
 			}
 		}
 	}
+}
+
+// shapeOf returns the shape of a function.
+func shapeOf(t *ast.FuncType) string {
+	if t.TypeParams != nil {
+		return shapeUnknown
+	}
+	switch [2]int{t.Params.NumFields(), t.Results.NumFields()} {
+	case [2]int{2, 2}:
+		return shapeHandle
+	case [2]int{2, 0}:
+		return shapeServe
+	case [2]int{3, 0}:
+		return shapeContext
+	case [2]int{0, 1}:
+		return shapeMake
+	}
+	return shapeUnknown
 }
