@@ -102,3 +102,19 @@ func decompress(ext string, r io.Reader) (io.Reader, func(), error) {
 	}
 	return nil, nil, fmt.Errorf("compression %q is not supported", ext)
 }
+
+// boundReader returns an error at the limit; io.LimitReader would end quietly.
+type boundReader struct {
+	r    io.Reader
+	left int64
+}
+
+func (b *boundReader) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
+}
+
+var errTooLarge = errors.New("larger than announced or allowed")

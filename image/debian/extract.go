@@ -56,31 +56,6 @@ func (a *Archive) Extract(ctx context.Context, p Package, w Writer, keep func(pa
 	return skipped, nil
 }
 
-// isFile reports whether a file or link is at p.
-func (t *tree) isFile(p string) bool {
-	return t.kind[p] != 0 && t.kind[p] != tar.TypeDir
-}
-
-// alternative makes a link to a file of the package itself.
-func (t *tree) alternative(l alternative) error {
-	link, err := clean(strings.TrimPrefix(l.link, "/"))
-	if err != nil || link == "" {
-		return nil //nolint:nilerr // a path that nothing can be at is no link to miss
-	}
-	target, err := clean(strings.TrimPrefix(l.target, "/"))
-	if err != nil || !t.isFile(target) || t.kind[link] != 0 || !t.keep(link) {
-		return nil //nolint:nilerr // as above
-	}
-	if rest, ok := strings.CutPrefix(link, "usr/"); ok && mergeable(rest) {
-		return nil
-	}
-	if err := t.parents(path.Dir(link), t.mtime, true); err != nil {
-		return err
-	}
-	t.kind[link] = tar.TypeSymlink
-	return t.w.Symlink(link, "/"+target, t.mtime)
-}
-
 // postinst returns a package's postinst script; empty without one.
 func postinst(deb io.Reader) ([]byte, error) {
 	control, closeControl, err := openMember(deb, "control.tar")
@@ -107,9 +82,6 @@ func postinst(deb io.Reader) ([]byte, error) {
 	}
 	return nil, fmt.Errorf("%w: control.tar has more than 1000 members", ErrUnsafe)
 }
-
-// alternative is a link that update-alternatives makes: absolute paths.
-type alternative struct{ link, target string }
 
 var (
 	continued   = regexp.MustCompile(`\\\n\s*`)
@@ -207,10 +179,6 @@ func looping(s string, values map[string][]string) (running string, over []strin
 		}
 	}
 	return running, over, true
-}
-
-func (l alternative) valid() bool {
-	return path.IsAbs(l.link) && path.IsAbs(l.target) && len(l.link) < 1024 && len(l.target) < 1024 && !strings.ContainsAny(l.link+l.target, "$\x00")
 }
 
 // ParseStatus reads dpkg's status file, var/lib/dpkg/status, and returns name → version of the

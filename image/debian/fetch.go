@@ -11,67 +11,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 )
-
-// aptConfig holds the used options of apt.conf(5).
-type aptConfig struct {
-	proxy        map[string]string // scheme → proxy address
-	allowExpired bool              // Acquire::Check-Valid-Until "false"
-}
-
-// readAptConfig asks apt-config; on a host without apt-config the result is empty.
-func readAptConfig(ctx context.Context) aptConfig {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "apt-config", "dump").Output()
-	if err != nil {
-		return aptConfig{}
-	}
-	return parseAptConfig(string(out))
-}
-
-func parseAptConfig(dump string) aptConfig {
-	c := aptConfig{proxy: map[string]string{}}
-	for l := range strings.Lines(dump) {
-		key, value, _ := strings.Cut(strings.TrimSpace(l), " ")
-		value = strings.Trim(strings.TrimSuffix(value, ";"), `"`)
-		switch strings.ToLower(key) {
-		case "acquire::http::proxy":
-			c.proxy["http"] = value
-		case "acquire::https::proxy":
-			c.proxy["https"] = value
-		case "acquire::check-valid-until":
-			c.allowExpired = no(value)
-		}
-	}
-	return c
-}
-
-// newClient takes proxies from the environment first, then from apt's configuration.
-func newClient(apt aptConfig) *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.ResponseHeaderTimeout = 30 * time.Second
-	t.MaxIdleConnsPerHost = downloads
-	t.Proxy = func(r *http.Request) (*url.URL, error) {
-		u, err := http.ProxyFromEnvironment(r)
-		if u != nil || err != nil {
-			return u, err
-		}
-		p := apt.proxy[r.URL.Scheme]
-		if p == "" && r.URL.Scheme == "https" {
-			p = apt.proxy["http"] // as apt does
-		}
-		if p == "" || strings.EqualFold(p, "DIRECT") {
-			return nil, nil
-		}
-		return url.Parse(p)
-	}
-	return &http.Client{Transport: t}
-}
 
 // FetchError says that a file of an archive could not be fetched.
 type FetchError struct {
@@ -79,32 +21,22 @@ type FetchError struct {
 	Status int    // of HTTP; 0 without an answer
 	Err    error
 
-	hint string // explains where the address comes from
+	origin string // explains where the address comes from
 }
 
-func (e *FetchError) Error() string { return fmt.Sprintf("fetch %s: %s%s", e.URI, e.Err, e.hint) }
+func (e *FetchError) Error() string { return fmt.Sprintf("fetch %s: %s%s", e.URI, e.Err, e.origin) }
+
 func (e *FetchError) Unwrap() error { return e.Err }
 
 // fetchError wraps err as a [FetchError] of uri.
-func fetchError(uri string, err error, hint string) error {
-	e := &FetchError{URI: redact(uri), Err: err, hint: hint}
+func fetchError(uri string, err error, origin string) error {
+	e := &FetchError{URI: redact(uri), Err: err, origin: origin}
 	var status *statusError
 	if errors.As(err, &status) {
 		e.Status = status.code
 	}
 	return e
 }
-
-// statusError is an answer other than 200 and 304.
-type statusError struct{ code int }
-
-func (e *statusError) Error() string {
-	return fmt.Sprintf("HTTP status %d %s", e.code, http.StatusText(e.code))
-}
-
-func (e *statusError) Is(target error) bool { return target == fs.ErrNotExist && e.code == 404 }
-
-var errNotModified = errors.New("not modified")
 
 type fetcher struct {
 	client  *http.Client

@@ -272,7 +272,7 @@ func (a *Archive) contents(ctx context.Context, name string) (packages, near []s
 	return packages, near, nil
 }
 
-func (a *Archive) search(ctx context.Context, s Source, r *release, file string, f fileHash, found *contentsSearch) error {
+func (a *Archive) search(ctx context.Context, s Source, r *inRelease, file string, f fileHash, found *contentsSearch) error {
 	dir := s.URI + "/dists/" + s.Suite + "/"
 	uris := []string{dir + file}
 	if r.byHash {

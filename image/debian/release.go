@@ -2,15 +2,11 @@ package debian
 
 import (
 	"bytes"
-	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +19,8 @@ import (
 
 const maxRelease = 16 << 20
 
-// release is a verified InRelease file.
-type release struct {
+// inRelease is a verified InRelease file.
+type inRelease struct {
 	origin, suite, codename string
 	validUntil              time.Time // zero: unlimited
 	byHash                  bool
@@ -34,111 +30,6 @@ type release struct {
 type fileHash struct {
 	sha256 string
 	size   int64
-}
-
-// loadRelease fetches, or revalidates, and verifies a suite's InRelease. If the archive cannot be
-// reached, a valid cached file is enough.
-func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
-	keys, err := s.keyring()
-	if err != nil {
-		return nil, err
-	}
-	uri := s.URI + "/dists/" + s.Suite + "/InRelease"
-	sum := sha256.Sum256([]byte(uri))
-	path := filepath.Join(a.fetch.cache, "release", hex.EncodeToString(sum[:]))
-
-	cached, since := a.cachedRelease(path, s, keys)
-	data, modified, err := a.fetchRelease(ctx, uri, since)
-	switch {
-	case errors.Is(err, errNotModified):
-		return cached, a.expired(s, cached)
-	case err != nil:
-		if cached == nil || !offline(ctx, err) || a.expired(s, cached) != nil {
-			return nil, fetchError(uri, err, a.hint())
-		}
-		a.log.WarnContext(ctx, "archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
-		return cached, nil
-	case len(data) > maxRelease:
-		return nil, fmt.Errorf("%s: larger than %d bytes", redact(uri), maxRelease)
-	}
-	r, err := a.accept(s, data, keys)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w%s", redact(uri), err, a.hint())
-	}
-	if err := keepRelease(path, data, modified); err != nil {
-		return nil, fmt.Errorf("cache: %w", err)
-	}
-	return r, nil
-}
-
-// accept refuses a release without a valid signature, of another suite, or past its end.
-func (a *Archive) accept(s Source, data []byte, keys openpgp.EntityList) (*release, error) {
-	r, err := s.verify(data, keys, a.now())
-	if err != nil {
-		return nil, err
-	}
-	return r, a.expired(s, r)
-}
-
-// fetchRelease returns up to maxRelease+1 bytes and the time of the last modification.
-func (a *Archive) fetchRelease(ctx context.Context, uri string, since time.Time) (data []byte, modified time.Time, err error) {
-	err = a.fetch.retry(ctx, func() error {
-		body, t, err := a.fetch.open(ctx, uri, since)
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		modified = t
-		data, err = io.ReadAll(io.LimitReader(body, maxRelease+1))
-		return err
-	})
-	return data, modified, err
-}
-
-// offline reports whether the archive, and not the request, causes the error.
-func offline(ctx context.Context, err error) bool {
-	var status *statusError
-	return ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &status) || status.code >= 500)
-}
-
-// keepRelease writes the cached file, with the archive's time for the next revalidation.
-func keepRelease(path string, data []byte, modified time.Time) error {
-	err := writeAside(path, func(w *os.File) error {
-		_, err := w.Write(data)
-		return err
-	})
-	if err == nil && !modified.IsZero() {
-		err = os.Chtimes(path, modified, modified)
-	}
-	return err
-}
-
-// cachedRelease returns nil unless a cached file verifies.
-func (a *Archive) cachedRelease(path string, s Source, keys openpgp.EntityList) (*release, time.Time) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, time.Time{}
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, time.Time{}
-	}
-	r, err := s.verify(data, keys, a.now())
-	if err != nil {
-		return nil, time.Time{}
-	}
-	return r, st.ModTime()
-}
-
-func (a *Archive) expired(s Source, r *release) error {
-	if r.validUntil.IsZero() || a.now().Before(r.validUntil) {
-		return nil
-	}
-	if s.AllowExpired {
-		a.log.Warn("release file has expired; accepted as apt is configured to", "suite", s.Suite, "valid_until", r.validUntil)
-		return nil
-	}
-	return fmt.Errorf("%w: %s was valid until %s: check the host's clock and the mirror", ErrExpired, s.Suite, r.validUntil.Format(time.RFC3339))
 }
 
 // keyring reads the keys that may sign s.
@@ -180,7 +71,7 @@ func (s *Source) keyring() (openpgp.EntityList, error) {
 }
 
 // verify checks the signature and parses only the signed text.
-func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*release, error) {
+func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*inRelease, error) {
 	block, rest := clearsign.Decode(data)
 	if block == nil {
 		return nil, fmt.Errorf("%w: not a clearsigned file", ErrSignature)
@@ -225,8 +116,8 @@ func hasFingerprint(e *openpgp.Entity, fingerprints []string) bool {
 }
 
 // parseRelease reads the fields of a Release file; see the Debian wiki, RepositoryFormat.
-func parseRelease(b []byte) (*release, error) {
-	r := &release{files: map[string]fileHash{}}
+func parseRelease(b []byte) (*inRelease, error) {
+	r := &inRelease{files: map[string]fileHash{}}
 	got := false
 	want := map[string]bool{"origin": true, "suite": true, "codename": true, "valid-until": true, "acquire-by-hash": true}
 	// SHA256 has some thousand lines: a loop reads them without joining.

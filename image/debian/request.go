@@ -1,7 +1,6 @@
 package debian
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path"
@@ -34,29 +33,9 @@ func (r request) admits(v string) bool {
 	return ok
 }
 
-// ErrInstalled: the request conflicts with the version of an installed package.
-var ErrInstalled = errors.New("another version is installed")
-
-// ResolveOver is like Resolve for requests ("curl", "ghostscript=10.*") on a system with installed
-// packages (name → version). It does not return installed packages. If a dependency needs another
-// version of an installed package, the error wraps [ErrInstalled].
-func (a *Archive) ResolveOver(ctx context.Context, requests []string, installed map[string]string, exclude []string) ([]Package, error) {
-	x, err := a.load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	have := map[string]version.Version{}
-	for name, v := range installed {
-		if have[name], err = parseVersion(v); err != nil {
-			return nil, fmt.Errorf("installed package %s: version %.80q: %w", name, v, err)
-		}
-	}
-	return x.resolve(requests, have, exclude)
-}
-
-// root returns the newest package that the request admits. It returns nil if an installed package
-// satisfies the request.
-func (x *index) root(s string, installed map[string]version.Version) (*Package, error) {
+// rootPackage returns the newest package that the request admits. It returns nil if an installed
+// package satisfies the request.
+func (x *index) rootPackage(s string, installed map[string]version.Version) (*Package, error) {
 	r, err := parseRequest(s)
 	if err != nil {
 		return nil, err
@@ -105,24 +84,5 @@ func (x *index) installedSatisfies(d dependency, installed map[string]version.Ve
 	}), other
 }
 
-// Find returns the package with exactly this name and version. Errors: [ErrUnresolved].
-func (a *Archive) Find(ctx context.Context, name, wanted string) (Package, error) {
-	x, err := a.load(ctx)
-	if err != nil {
-		return Package{}, err
-	}
-	var versions []string
-	for _, p := range append([]*Package{x.packages[name]}, x.older[name]...) {
-		if p == nil {
-			break
-		}
-		if p.Version == wanted {
-			return *p, nil
-		}
-		versions = append(versions, p.Version)
-	}
-	if len(versions) == 0 {
-		return Package{}, fmt.Errorf("%w: %q%s", ErrUnresolved, name, x.near(name))
-	}
-	return Package{}, fmt.Errorf("%w: %s %s: the archive has %s", ErrUnresolved, name, wanted, strings.Join(slices.Compact(versions), ", "))
-}
+// ErrInstalled: the request conflicts with the version of an installed package.
+var ErrInstalled = errors.New("another version is installed")

@@ -9,115 +9,6 @@ import (
 	"pault.ag/go/debian/version"
 )
 
-// dependency is one alternative of a dependency field: name (op version).
-type dependency struct {
-	name    string
-	op      string // "", "<<", "<=", "=", ">=", ">>"
-	version version.Version
-}
-
-func (d dependency) String() string {
-	if d.op == "" {
-		return d.name
-	}
-	v := d.version.String()
-	if d.version.Epoch == 0 && strings.Contains(d.version.Version, ":") {
-		v = "0:" + v // the library omits an epoch of 0, and then the first colon would end an epoch
-	}
-	return fmt.Sprintf("%s (%s %s)", d.name, d.op, v)
-}
-
-// admits reports whether version v satisfies d.
-func (d dependency) admits(v version.Version) bool {
-	c := version.Compare(v, d.version)
-	switch d.op {
-	case "<<":
-		return c < 0
-	case "<=":
-		return c <= 0
-	case "=":
-		return c == 0
-	case ">=":
-		return c >= 0
-	case ">>":
-		return c > 0
-	}
-	return true
-}
-
-// parseDepends reads "a (>= 1) | b, c:any". All groups are required, and one alternative of each.
-// See Debian policy 7.1.
-func parseDepends(s string) ([][]dependency, error) {
-	var all [][]dependency
-	for group := range strings.SplitSeq(s, ",") {
-		if strings.TrimSpace(group) == "" {
-			continue
-		}
-		var alternatives []dependency
-		for one := range strings.SplitSeq(group, "|") {
-			d, err := parseDependency(one)
-			if err != nil {
-				return nil, err
-			}
-			alternatives = append(alternatives, d)
-		}
-		all = append(all, alternatives)
-	}
-	return all, nil
-}
-
-// parseDependency reads "a (>= 1)" or "c:any".
-func parseDependency(s string) (dependency, error) {
-	name, rest, constrained := strings.Cut(s, "(")
-	name, _, _ = strings.Cut(strings.TrimSpace(name), ":")
-	d := dependency{name: name}
-	if !validName(name) {
-		return d, fmt.Errorf("bad dependency %.80q", s)
-	}
-	if !constrained {
-		return d, nil
-	}
-	inner, ok := strings.CutSuffix(strings.TrimSpace(rest), ")")
-	if !ok {
-		return d, fmt.Errorf("bad dependency %.80q", s)
-	}
-	number := strings.TrimLeft(inner, "<>=")
-	d.op = inner[:len(inner)-len(number)]
-	switch d.op {
-	case "<": // obsolete spellings, policy 7.1
-		d.op = "<="
-	case ">":
-		d.op = ">="
-	case "<<", "<=", "=", ">=", ">>":
-	default:
-		return d, fmt.Errorf("bad dependency %.80q", s)
-	}
-	var err error
-	if d.version, err = parseVersion(number); err != nil {
-		return d, fmt.Errorf("bad dependency %.80q: %w", s, err)
-	}
-	return d, nil
-}
-
-// find returns the best package that satisfies d, or nil: the package of that name, else the
-// provider with the highest priority, then with the first name.
-func (x *index) find(d dependency) *Package {
-	if p := x.packages[d.name]; p != nil && d.admits(p.parsed) {
-		return p
-	}
-	var best *Package
-	for _, v := range x.provides[d.name] {
-		if !v.satisfies(d) {
-			continue
-		}
-		p := v.by
-		if best == nil || p.priority < best.priority || p.priority == best.priority && p.Name < best.Name {
-			best = p
-		}
-	}
-	return best
-}
-
 // Resolve returns the roots and their dependencies, sorted by name, each in its newest version.
 // Pre-Depends and Depends count, Recommends do not. Of alternatives, a package that is already
 // taken wins, then the first that can be satisfied. Packages in exclude are left out and count as
@@ -134,7 +25,7 @@ func (a *Archive) Resolve(ctx context.Context, roots, exclude []string) ([]Packa
 func (x *index) resolve(roots []string, installed map[string]version.Version, exclude []string) ([]Package, error) {
 	r := &resolution{index: x, installed: installed, exclude: exclude, taken: map[string]*Package{}, parent: map[string]string{}}
 	for _, name := range roots {
-		p, err := x.root(name, installed)
+		p, err := x.rootPackage(name, installed)
 		if err != nil {
 			return nil, err
 		}
@@ -240,51 +131,41 @@ func (r *resolution) unresolved(p *Package, group []dependency) error {
 	return fmt.Errorf("%w: %s", ErrUnresolved, chain)
 }
 
-// near returns a phrase with up to three known names nearest to name.
-func (x *index) near(name string) string {
-	type candidate struct {
-		name     string
-		distance int
+// ResolveOver is like Resolve for requests ("curl", "ghostscript=10.*") on a system with installed
+// packages (name → version). It does not return installed packages. If a dependency needs another
+// version of an installed package, the error wraps [ErrInstalled].
+func (a *Archive) ResolveOver(ctx context.Context, requests []string, installed map[string]string, exclude []string) ([]Package, error) {
+	x, err := a.load(ctx)
+	if err != nil {
+		return nil, err
 	}
-	var c []candidate
-	for n := range x.packages {
-		if d := distance(name, n); d <= 2 || d <= len(name)/3 {
-			c = append(c, candidate{n, d})
+	have := map[string]version.Version{}
+	for name, v := range installed {
+		if have[name], err = parseVersion(v); err != nil {
+			return nil, fmt.Errorf("installed package %s: version %.80q: %w", name, v, err)
 		}
 	}
-	slices.SortFunc(c, func(a, b candidate) int {
-		if a.distance != b.distance {
-			return a.distance - b.distance
-		}
-		return strings.Compare(a.name, b.name)
-	})
-	if len(c) == 0 {
-		return ""
-	}
-	names := make([]string, 0, 3)
-	for _, k := range c[:min(3, len(c))] {
-		names = append(names, k.name)
-	}
-	return "; near: " + strings.Join(names, ", ")
+	return x.resolve(requests, have, exclude)
 }
 
-// distance is the Levenshtein distance in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+// Find returns the package with exactly this name and version. Errors: [ErrUnresolved].
+func (a *Archive) Find(ctx context.Context, name, wanted string) (Package, error) {
+	x, err := a.load(ctx)
+	if err != nil {
+		return Package{}, err
 	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
+	var versions []string
+	for _, p := range append([]*Package{x.packages[name]}, x.older[name]...) {
+		if p == nil {
+			break
 		}
+		if p.Version == wanted {
+			return *p, nil
+		}
+		versions = append(versions, p.Version)
 	}
-	return row[len(b)]
+	if len(versions) == 0 {
+		return Package{}, fmt.Errorf("%w: %q%s", ErrUnresolved, name, x.near(name))
+	}
+	return Package{}, fmt.Errorf("%w: %s %s: the archive has %s", ErrUnresolved, name, wanted, strings.Join(slices.Compact(versions), ", "))
 }

@@ -34,15 +34,6 @@ func (s *Source) release() string {
 	return codename
 }
 
-// hint tells the user how to use a release that the host's mirror lacks or whose key the host does
-// not know.
-func (a *Archive) hint() string {
-	if !a.foreign {
-		return ""
-	}
-	return fmt.Sprintf(" (packages of a foreign release come from the host's mirror, signed by the host's keys: install a debian-archive-keyring with the keys of %s, or list the release's sources under packages.debian in FRE's configuration)", a.codename)
-}
-
 // hostSources reads the apt sources below root for the release itself. It ignores other suites,
 // backports and third parties', and leaves out unusable entries with a warning.
 func hostSources(root, codename, arch string, log *slog.Logger) ([]Source, error) {
@@ -290,13 +281,4 @@ func (e *entry) option(key, value string) {
 	case "check-valid-until":
 		e.AllowExpired = no(value)
 	}
-}
-
-// no reports whether s is apt's spelling of false; unset is not false.
-func no(s string) bool {
-	switch strings.ToLower(s) {
-	case "no", "false", "without", "off", "disable", "0":
-		return true
-	}
-	return false
 }
