@@ -27,9 +27,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox/netns"
 	"github.com/fre-engine/fre/sandbox/pool"
 )
@@ -266,4 +268,23 @@ func (n *Network) drop(s *Namespace) error {
 func (n *Namespace) close() {
 	_ = n.ns.Close()
 	n.counts.close()
+}
+
+// Check returns a [BlockedError] if the policy allows a range that is always blocked.
+func (n *Network) Check(p Policy) error {
+	for _, d := range p.Allow {
+		if !d.Prefix.IsValid() {
+			continue
+		}
+		inside := func(q netip.Prefix) bool { return q.Bits() <= d.Prefix.Bits() && q.Contains(d.Prefix.Addr()) }
+		if slices.ContainsFunc(blocked, inside) && !slices.ContainsFunc(n.cfg.AllowPrivate, inside) {
+			return &BlockedError{d}
+		}
+	}
+	return nil
+}
+
+// reachable reports whether the operator's rules let a sandbox reach a.
+func (n *Network) reachable(a netip.Addr) bool {
+	return outward.Within(n.cfg.AllowPrivate, a) || !outward.Within(blocked, a)
 }

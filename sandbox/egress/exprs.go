@@ -27,16 +27,6 @@ var (
 		equal(native(0)))
 )
 
-// addRefuse writes the chain that refuse jumps to. A refused client gets an answer at once. TCP
-// gets a reset: the kernel ignores an ICMP error while connect(2) holds the socket, and the
-// client would try again only a second later.
-func addRefuse(c *nftables.Conn, t *nftables.Table) {
-	chain := c.AddChain(&nftables.Chain{Name: "refuse", Table: t})
-	add := adder(c)
-	add(chain, protocol(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
-	add(chain, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
-}
-
 func goTo(chain string) []expr.Any {
 	return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}
 }
@@ -180,4 +170,14 @@ func native(numbers ...uint32) []byte {
 		b = binary.NativeEndian.AppendUint32(b, n)
 	}
 	return b
+}
+
+// lastAddr returns the highest address of p.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }

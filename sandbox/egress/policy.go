@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/outward"
 )
 
 // Policy restricts the destinations of one sandbox. The zero value allows all destinations that
@@ -74,16 +76,5 @@ func (e *BlockedError) Error() string {
 	return fmt.Sprintf("%s is not a public address: the operator must list the address under network.allow_private in the engine's configuration", e.Destination)
 }
 
-// Check returns a [BlockedError] if the policy allows a range that is always blocked.
-func (n *Network) Check(p Policy) error {
-	for _, d := range p.Allow {
-		if !d.Prefix.IsValid() {
-			continue
-		}
-		inside := func(q netip.Prefix) bool { return q.Bits() <= d.Prefix.Bits() && q.Contains(d.Prefix.Addr()) }
-		if slices.ContainsFunc(blocked, inside) && !slices.ContainsFunc(n.cfg.AllowPrivate, inside) {
-			return &BlockedError{d}
-		}
-	}
-	return nil
-}
+// blocked are the destinations that no sandbox reaches unless the operator allows them.
+var blocked = outward.Special

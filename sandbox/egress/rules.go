@@ -366,3 +366,13 @@ func (l learned) key(index uint32) []byte {
 }
 
 func one(key []byte) []nftables.SetElement { return []nftables.SetElement{{Key: key}} }
+
+// addRefuse writes the chain that refuse jumps to. A refused client gets an answer at once. TCP
+// gets a reset: the kernel ignores an ICMP error while connect(2) holds the socket, and the
+// client would try again only a second later.
+func addRefuse(c *nftables.Conn, t *nftables.Table) {
+	chain := c.AddChain(&nftables.Chain{Name: "refuse", Table: t})
+	add := adder(c)
+	add(chain, protocol(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+	add(chain, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
+}
