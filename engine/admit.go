@@ -12,36 +12,36 @@ import (
 // cheapBody is the largest request body that counts as needing no memory.
 const cheapBody = 64 << 10
 
-func (e *Engine) openAdmission() error {
-	cfg := e.cfg.Admission
+func (h *host) openAdmission() error {
+	cfg := h.cfg.Admission
 	if err := cfg.Check(); err != nil {
 		return fmt.Errorf("admission: %w", err)
 	}
-	cfg.Free = e.buffers.Free
+	cfg.Free = h.buffers.Free
 	cfg.Changed = func(from, to admission.State, because admission.Reason) {
-		log := e.log.Info
+		log := h.log.Info
 		if to == admission.Degraded {
-			log = e.log.Warn
+			log = h.log.Warn
 		}
 		log("admission", "from", from.String(), "to", to.String(), "reason", string(because))
 	}
-	e.admission = admission.New(cfg)
+	h.admission = admission.New(cfg)
 	return nil
 }
 
 // watchAdmission brings the state back to normal, also while no events come.
-func (e *Engine) watchAdmission() {
+func (h *host) watchAdmission() {
 	for {
 		select {
-		case <-e.admission.Unsettled():
-		case <-e.life.Closed():
+		case <-h.admission.Unsettled():
+		case <-h.life.Closed():
 			return
 		}
-		tick := time.NewTicker(e.admission.Every())
-		for e.admission.Look() != admission.Normal {
+		tick := time.NewTicker(h.admission.Every())
+		for h.admission.Look() != admission.Normal {
 			select {
 			case <-tick.C:
-			case <-e.life.Closed():
+			case <-h.life.Closed():
 				tick.Stop()
 				return
 			}

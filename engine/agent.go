@@ -38,16 +38,9 @@ func (t *Agents) Create(ctx context.Context, o AgentOptions) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	var snapshot *store.Image
-	if o.Snapshot != "" {
-		if snapshot, err = t.Snapshot(o.Snapshot); err == nil {
-			if of, _ := image.IsSnapshot(snapshot); of != o.Tenant || !t.e.cfg.Store.Use(snapshot.Digest) {
-				err = fmt.Errorf("snapshot %s: %w", o.Snapshot, fs.ErrNotExist)
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
+	snapshot, err := t.firstContent(&o)
+	if err != nil {
+		return nil, err
 	}
 	a, err := t.enter(&o, img, snapshot)
 	if err != nil {
@@ -60,6 +53,21 @@ func (t *Agents) Create(ctx context.Context, o AgentOptions) (*Agent, error) {
 	a.used, a.timer = time.Now(), time.AfterFunc(min(a.idle, a.age), func() { t.expire(a) })
 	a.mu.Unlock()
 	return a.describe(), nil
+}
+
+// firstContent returns the requested snapshot, or nil for an empty /work.
+func (t *Agents) firstContent(o *AgentOptions) (*store.Image, error) {
+	if o.Snapshot == "" {
+		return nil, nil
+	}
+	snapshot, err := t.Snapshot(o.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	if of, _ := image.IsSnapshot(snapshot); of != o.Tenant || !t.e.cfg.Store.Use(snapshot.Digest) {
+		return nil, fmt.Errorf("snapshot %s: %w", o.Snapshot, fs.ErrNotExist)
+	}
+	return snapshot, nil
 }
 
 // agentImage returns the requested image with the agent's program added.

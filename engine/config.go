@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -78,6 +81,34 @@ type Config struct {
 	ForkPercent int
 
 	avoid []volume.Kind // kinds of volumes that tests do without
+}
+
+// defaultRevisions is how many revisions without events or aliases are kept.
+const defaultRevisions = 5
+
+// slotsPerCPU times the number of CPUs is the default of Config.Concurrency.
+const slotsPerCPU = 256
+
+// defaultSlots returns the default of Config.Concurrency.
+func defaultSlots() int { return slotsPerCPU * runtime.GOMAXPROCS(0) }
+
+// complete checks c and sets the defaults for a host with this memory in bytes.
+func (c *Config) complete(memory int64) error {
+	c.UIDBase = cmp.Or(c.UIDBase, 0x10000000)
+	c.Concurrency = cmp.Or(c.Concurrency, defaultSlots())
+	c.Revisions = max(cmp.Or(c.Revisions, defaultRevisions), 0)
+	c.BufferBytes = cmp.Or(c.BufferBytes, 256<<20)
+	c.LogBytes, c.LogFiles = cmp.Or(c.LogBytes, 8<<20), cmp.Or(c.LogFiles, 3)
+	c.GC.Interval = cmp.Or(c.GC.Interval, 6*time.Hour)
+	c.ForkPercent = cmp.Or(c.ForkPercent, 25)
+	c.Interpreters.setDefaults(memory)
+	if err := c.Queue.Check(); err != nil {
+		return fmt.Errorf("overload: %w", err)
+	}
+	if err := c.GC.Policy.Check(); err != nil {
+		return fmt.Errorf("garbage collection: %w", err)
+	}
+	return nil
 }
 
 // InterpreterConfig bounds the parked interpreters: each is started in a sandbox of its own before

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,41 +76,19 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if !e.cfg.Store.Use(img.Digest) {
 		return nil, fmt.Errorf("deploy: image %s was removed meanwhile: %w", img.Digest, fs.ErrNotExist)
 	}
-	from, version := templateOf(img)
-	if name == "" {
-		name = from
-	}
-	name, tenant, err := NameOf(name, img)
+	name, tenant, err := NameOf(cmp.Or(name, DefaultName(img)), img)
 	if err != nil {
 		return nil, fmt.Errorf("deploy: %w", err)
 	}
-	if o.Within != "" && (tenant != o.Within || build.ImageTenant(img) != o.Within) {
-		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, ErrForeign)
-	}
-	if o.Trace && !o.Temporary {
-		return nil, fmt.Errorf("deploy: %w", &template.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
-	}
-	if !o.Temporary {
-		if _, _, err := e.tenants.Attach(tenant); err != nil { // before the lock: making a tenant's directory may take a while
-			return nil, err
-		}
-	}
-	if e.cfg.Table != nil && !o.Temporary {
-		// The operator chooses the registry of the table, so no tenant's rules apply.
-		if err := e.cfg.Table.Prepare(outward.With(ctx, nil), img); err != nil {
-			return nil, fmt.Errorf("deploy %s: %w", name, err)
-		}
+	if err := e.admitDeploy(ctx, name, tenant, img, &o); err != nil {
+		return nil, err
 	}
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old := (*e.functions.Load())[name]
-	if old != nil && old.main.template != from {
-		if r := old.spec.deployedAs(img.Digest, old.main.template); r != nil {
-			from, version = r.Template, r.Version
-		}
-	}
-	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != from && !o.Replace) {
-		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.main.template)
+	spec, r, err := nextRevision(old, name, tenant, img, &o)
+	if err != nil {
+		return nil, err
 	}
 	if o.Temporary { // newRevision makes the name's own directories
 		defer func() {
@@ -118,21 +97,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 			}
 		}()
 	}
-	spec := &functionSpec{Tenant: tenant, Temporary: o.Temporary, Trace: o.Trace}
-	if old != nil {
-		spec = old.spec.clone()
-		spec.Tenant = tenant // old records may lack the tenant
-	}
-	spec.Last++
-	r := Revision{
-		Number: spec.Last, Image: img.Digest, Template: from, Version: version, Config: configDigest(img),
-		Deployed: time.Now().UTC().Truncate(time.Millisecond), By: o.By,
-	}
-	spec.Revisions = append(spec.Revisions, r)
-	if old == nil || !o.NoTraffic {
-		spec.Traffic = allTo(r.Number)
-	}
-	f, err := e.newRevision(name, spec, &r)
+	f, err := e.newRevision(name, spec, r)
 	if err != nil {
 		return nil, err
 	}
@@ -146,22 +111,8 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 			}
 		}()
 	}
-	if _, err := f.spec(""); err != nil {
+	if err := e.checkFunction(f); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
-	}
-	if err := e.checkPipeline(f); err != nil {
-		return nil, fmt.Errorf("deploy %s: %w", name, err)
-	}
-	if err := live.CheckLimits(e.cfg.Sandboxes, f.config.Resources); err != nil {
-		return nil, fmt.Errorf("deploy %s: %w", name, err)
-	}
-	if err := f.checkSecrets(); err != nil {
-		return nil, fmt.Errorf("deploy %s: %w", name, err)
-	}
-	if e.cfg.Triggers != nil {
-		if err := e.cfg.Triggers(tenant, f.config.Triggers); err != nil {
-			return nil, fmt.Errorf("deploy %s: %w", name, err)
-		}
 	}
 	if old != nil {
 		f.logs = old.logs // all revisions of a name share a log
@@ -177,6 +128,77 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	}
 	e.Changes().Add(f.changed(store.ActionDeploy))
 	return d.describe(), nil
+}
+
+// admitDeploy refuses a deployment that the options forbid, and prepares the tenant and the table of
+// other nodes: both may take a while.
+func (e *Engine) admitDeploy(ctx context.Context, name, tenant string, img *store.Image, o *DeployOptions) error {
+	if o.Within != "" && (tenant != o.Within || build.ImageTenant(img) != o.Within) {
+		return fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, ErrForeign)
+	}
+	if o.Temporary {
+		return nil
+	}
+	if o.Trace {
+		return fmt.Errorf("deploy: %w", &template.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
+	}
+	if _, _, err := e.tenants.Attach(tenant); err != nil { // before the lock: making a tenant's directory may take a while
+		return err
+	}
+	if e.cfg.Table != nil {
+		// The operator chooses the registry of the table, so no tenant's rules apply.
+		if err := e.cfg.Table.Prepare(outward.With(ctx, nil), img); err != nil {
+			return fmt.Errorf("deploy %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// nextRevision returns the spec of a function with one more revision, made of an image. old is nil
+// for a new function. Error: ErrNameTaken.
+func nextRevision(old *deployment, name, tenant string, img *store.Image, o *DeployOptions) (*functionSpec, *Revision, error) {
+	from, version := templateOf(img)
+	spec := &functionSpec{Tenant: tenant, Temporary: o.Temporary, Trace: o.Trace}
+	if old != nil {
+		if r := old.spec.deployedAs(img.Digest, old.main.template); r != nil && old.main.template != from {
+			from, version = r.Template, r.Version
+		}
+		if o.Temporary || old.spec.Temporary || old.main.template != from && !o.Replace {
+			return nil, nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.main.template)
+		}
+		spec = old.spec.clone()
+		spec.Tenant = tenant // old records may lack the tenant
+	}
+	spec.Last++
+	r := Revision{
+		Number: spec.Last, Image: img.Digest, Template: from, Version: version, Config: configDigest(img),
+		Deployed: time.Now().UTC().Truncate(time.Millisecond), By: o.By,
+	}
+	spec.Revisions = append(spec.Revisions, r)
+	if old == nil || !o.NoTraffic {
+		spec.Traffic = allTo(r.Number)
+	}
+	return spec, &r, nil
+}
+
+// checkFunction returns an error if this engine cannot run a new function.
+func (e *Engine) checkFunction(f *function) error {
+	if _, err := f.spec(""); err != nil {
+		return err
+	}
+	if err := e.checkPipeline(f); err != nil {
+		return err
+	}
+	if err := live.CheckLimits(e.cfg.Sandboxes, f.config.Resources); err != nil {
+		return err
+	}
+	if err := f.checkSecrets(); err != nil {
+		return err
+	}
+	if e.cfg.Triggers != nil {
+		return e.cfg.Triggers(f.config.Tenant, f.config.Triggers)
+	}
+	return nil
 }
 
 // RemoveFunction removes a function, ends its instances and deletes its logs. The image and the

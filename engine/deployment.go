@@ -66,12 +66,8 @@ func newDeployment(name string, spec *functionSpec, live map[int]*function, logs
 
 // pick chooses the revision of an event by header route, sticky value or weight.
 func (d *deployment) pick(r *Request) *function {
-	for _, h := range d.spec.Traffic.Headers {
-		if f := d.live[h.Revision]; f != nil && slices.ContainsFunc(r.Headers, func(f [2]string) bool {
-			return strings.EqualFold(f[0], h.Name) && f[1] == h.Value
-		}) {
-			return f
-		}
+	if f := d.routed(r.Headers); f != nil {
+		return f
 	}
 	if len(d.weights) == 0 { // only header routes are left: see newDeployment
 		return d.main
@@ -93,6 +89,18 @@ func (d *deployment) pick(r *Request) *function {
 		}
 	}
 	return d.main
+}
+
+// routed returns the revision that the first matching header route names, or nil.
+func (d *deployment) routed(header [][2]string) *function {
+	for _, h := range d.spec.Traffic.Headers {
+		if f := d.live[h.Revision]; f != nil && slices.ContainsFunc(header, func(f [2]string) bool {
+			return strings.EqualFold(f[0], h.Name) && f[1] == h.Value
+		}) {
+			return f
+		}
+	}
+	return nil
 }
 
 // stickyValue returns the value of the header or cookie that Traffic.Sticky names, or "".

@@ -9,8 +9,12 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// register exports the engine's metrics: its counters, and gauges of its present load.
+// register exports the engine's metrics to reg, unless nil: its counters, and gauges of its present
+// load.
 func (e *Engine) register(reg prometheus.Registerer) {
+	if reg == nil {
+		return
+	}
 	host, m := e.cfg.Sandboxes, e.metrics
 	parked := func(kind sandbox.StartKind, count func(sandbox.ParkedStats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{

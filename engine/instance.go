@@ -177,17 +177,7 @@ func (in *instance) idled() {
 		}
 		rest = limit - time.Since(since)
 	}
-	staying := 0
-	for other := range f.instances {
-		if other.state == instanceStarting || other.state == instanceServing {
-			staying++
-		}
-	}
-	least := f.config.Instances.Min
-	if f.resting {
-		least = 0
-	}
-	if rest > 0 || staying <= least {
+	if rest > 0 || f.stayingLocked() <= f.leastLocked() {
 		in.idle.Reset(max(rest, time.Second))
 		f.mu.Unlock()
 		return
@@ -196,6 +186,24 @@ func (in *instance) idled() {
 	f.dropLocked(in)
 	f.mu.Unlock()
 	in.stop()
+}
+
+// stayingLocked counts the instances that get further events, now or once they have started.
+func (f *function) stayingLocked() (n int) {
+	for in := range f.instances {
+		if in.state == instanceStarting || in.state == instanceServing {
+			n++
+		}
+	}
+	return n
+}
+
+// leastLocked returns how many instances stay without events.
+func (f *function) leastLocked() int {
+	if f.resting {
+		return 0
+	}
+	return f.config.Instances.Min
 }
 
 // stop asks the instance to end and kills it after stopGrace.

@@ -21,27 +21,15 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := image.ConfigOf(img)
+	cfg, plain, err := configOf(name, spec, img)
 	if err != nil {
 		return nil, err
-	}
-	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 && cfg.Protocol != image.ProtocolPipeline {
-		return nil, fmt.Errorf("%s: %w", name, ErrNotReady)
-	}
-	plain, tenant, err := template.SplitName(name)
-	if err != nil {
-		return nil, err
-	}
-	if spec.Tenant == "" && cfg.Tenant != tenant {
-		return nil, fmt.Errorf("function %s of tenant %s: another function has the full name: deploy the function again", name, cfg.Tenant) // qualifyNames found no free name
-	}
-	cfg.Tenant = tenant
-	if cfg.Protocol != image.ProtocolPipeline {
-		cfg.Env = withName(live.WithLimits(cfg.Env, cfg.Resources), cfg.Contract, plain)
 	}
 	var user sandbox.User
 	var work string
+	owner := cfg.Tenant // of the quotas
 	if spec.Temporary {
+		owner = temporaryName
 		user, work, err = e.temporaryTenant(name)
 	} else {
 		user, work, err = e.tenants.Attach(cfg.Tenant)
@@ -53,21 +41,41 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		program: program{
 			host: e.host, name: name, plain: plain, revision: r.Number, template: r.Template, version: r.Version, image: img, config: cfg, deployed: r.Deployed, temporary: spec.Temporary,
 			user: user, work: work,
-			lends: cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, tenant+"/"+plain),
+			lends: cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+plain),
 			held:  heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		},
 		instances: make(map[*instance]struct{}),
 		queue:     admission.NewQueue(e.cfg.Queue),
-		use:       e.tenants.Share(cfg.Tenant),
-	}
-	if spec.Temporary {
-		f.use = e.tenants.Share(temporaryName)
+		use:       e.tenants.Share(owner),
 	}
 	// A fork server would keep old values of secrets.
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace && len(cfg.Secrets) == 0 {
 		f.forks = newForker(&f.program)
 	}
 	return f, nil
+}
+
+// configOf returns the configuration of a function: the image's, with the tenant and the variables
+// of the qualified name. plain is the name without the tenant.
+func configOf(name string, spec *functionSpec, img *store.Image) (cfg image.Config, plain string, err error) {
+	if cfg, err = image.ConfigOf(img); err != nil {
+		return cfg, "", err
+	}
+	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 && cfg.Protocol != image.ProtocolPipeline {
+		return cfg, "", fmt.Errorf("%s: %w", name, ErrNotReady)
+	}
+	plain, tenant, err := template.SplitName(name)
+	if err != nil {
+		return cfg, "", err
+	}
+	if spec.Tenant == "" && cfg.Tenant != tenant {
+		return cfg, "", fmt.Errorf("function %s of tenant %s: another function has the full name: deploy the function again", name, cfg.Tenant) // qualifyNames found no free name
+	}
+	cfg.Tenant = tenant
+	if cfg.Protocol != image.ProtocolPipeline {
+		cfg.Env = withName(live.WithLimits(cfg.Env, cfg.Resources), cfg.Contract, plain)
+	}
+	return cfg, plain, nil
 }
 
 // withName puts the function's name into the variables of AWS Lambda that hold a name

@@ -27,10 +27,10 @@ func (e *Engine) Logs(ctx context.Context, name string, o live.LogOptions, emit 
 	return d.logs.Read(ctx, e.life.Closed(), o, emit)
 }
 
-func (e *Engine) logDir(function string) string {
-	return filepath.Join(e.cfg.StateDir, "logs", function)
+func (h *host) logDir(function string) string {
+	return filepath.Join(h.cfg.StateDir, "logs", function)
 }
 
-func (e *Engine) openLog(function string) (*live.Log, error) {
-	return live.OpenLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
+func (h *host) openLog(function string) (*live.Log, error) {
+	return live.OpenLog(h.logDir(function), function, h.cfg.LogBytes, h.cfg.LogFiles)
 }

@@ -21,54 +21,16 @@ import (
 
 // Open loads the deployed functions and starts the instances that their templates keep warm.
 func Open(cfg Config) (_ *Engine, err error) {
-	if cfg.UIDBase == 0 {
-		cfg.UIDBase = 0x10000000
-	}
-	if cfg.Concurrency == 0 {
-		cfg.Concurrency = defaultSlots()
-	}
-	switch {
-	case cfg.Revisions == 0:
-		cfg.Revisions = defaultRevisions
-	case cfg.Revisions < 0:
-		cfg.Revisions = 0
-	}
-	if err := cfg.Queue.Check(); err != nil {
-		return nil, fmt.Errorf("overload: %w", err)
-	}
-	if cfg.BufferBytes == 0 {
-		cfg.BufferBytes = 256 << 20
-	}
-	if cfg.LogBytes == 0 {
-		cfg.LogBytes = 8 << 20
-	}
-	if cfg.GC.Interval == 0 {
-		cfg.GC.Interval = 6 * time.Hour
-	}
-	if err := cfg.GC.Policy.Check(); err != nil {
-		return nil, fmt.Errorf("garbage collection: %w", err)
-	}
-	if cfg.LogFiles == 0 {
-		cfg.LogFiles = 3
-	}
-	if err := removeChecks(cfg.StateDir); err != nil {
-		return nil, fmt.Errorf("open engine: %w", err)
-	}
-	// Only root may reach tenants' files: their owners are ids that the host's users may have.
-	for dir, mode := range map[string]os.FileMode{"logs": 0o711, "tenants": 0o700} {
-		path := filepath.Join(cfg.StateDir, dir)
-		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode)); err != nil {
-			return nil, fmt.Errorf("make state directory: %w", err)
-		}
-	}
-	if cfg.ForkPercent == 0 {
-		cfg.ForkPercent = 25
-	}
 	memory, err := sandbox.HostMemory()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Interpreters.setDefaults(memory)
+	if err := cfg.complete(memory); err != nil {
+		return nil, err
+	}
+	if err := prepareStateDir(cfg.StateDir); err != nil {
+		return nil, err
+	}
 	e := &Engine{host: &host{cfg: cfg, log: cfg.Log, metrics: newMetrics(), life: live.NewLife(), explainer: image.NewExplainer(cfg.Builder.Runtimes)}, started: time.Now()}
 	e.agents = newAgents(e)
 	e.boxes = live.NewTable(e.life, cfg.Sandboxes, cfg.Store.Changes())
@@ -87,15 +49,56 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	e.interpreters = newInterpreters(e.host, cfg.Interpreters)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
-	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Avoid: cfg.avoid, Log: cfg.Log}); err != nil {
+	e.networks = live.Networks{Host: cfg.Sandboxes, AllowHost: cfg.AllowHostNetwork}
+	if err := e.openVolumes(); err != nil {
 		return nil, err
 	}
-	e.networks = live.Networks{Host: cfg.Sandboxes, AllowHost: cfg.AllowHostNetwork}
+	e.register(cfg.Metrics)
+	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
+	if cfg.Builder.Run == nil {
+		cfg.Builder.Run = buildRunner{e.host, e.interpreters}
+	}
+	e.loadFunctions()
+	e.life.Spawn(e.interpreters.prune)
+	e.life.Spawn(e.tenants.AttachAll)
+	e.life.Spawn(e.watchAdmission)
+	if cfg.GC.Interval > 0 {
+		e.life.Spawn(e.Collect)
+	}
+	return e, nil
+}
+
+// prepareStateDir removes what a check has left, and makes the directories of logs and tenants.
+func prepareStateDir(stateDir string) error {
+	if err := removeChecks(stateDir); err != nil {
+		return fmt.Errorf("open engine: %w", err)
+	}
+	// Only root may reach tenants' files: their owners are ids that the host's users may have.
+	for dir, mode := range map[string]os.FileMode{"logs": 0o711, "tenants": 0o700} {
+		path := filepath.Join(stateDir, dir)
+		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode)); err != nil {
+			return fmt.Errorf("make state directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// openVolumes opens the parts that keep directories with a size limit: tenants, images, containers.
+func (e *Engine) openVolumes() (err error) {
+	cfg := &e.cfg
+	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Avoid: cfg.avoid, Log: cfg.Log}); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.volumes.Close())
+		}
+	}()
 	e.tenants, err = live.NewTenants(live.TenantsConfig{
 		Store: cfg.Store, Volumes: e.volumes, Life: e.life, Log: cfg.Log, StateDir: cfg.StateDir, UIDBase: cfg.UIDBase, Work: cfg.Work, Quotas: cfg.Quotas,
 	})
 	if err != nil {
-		return nil, errors.Join(err, e.volumes.Close())
+		return err
 	}
 	e.holds = live.NewHolds(cfg.Store)
 	e.Library, err = build.Open(build.Config{
@@ -104,10 +107,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		BuildTime: cfg.BuildTime, ImageLimits: cfg.ImageLimits, InsecureRegistries: cfg.InsecureRegistries, Outward: cfg.Outward, Signatures: cfg.Signatures, GC: cfg.GC,
 	})
 	if err != nil {
-		return nil, errors.Join(err, e.volumes.Close())
-	}
-	if cfg.Metrics != nil {
-		e.register(cfg.Metrics)
+		return err
 	}
 	e.prepareScratches()
 	e.Manager, err = container.Open(container.ManagerConfig{
@@ -116,18 +116,17 @@ func Open(cfg Config) (_ *Engine, err error) {
 	})
 	if err != nil {
 		e.closeScratches()
-		return nil, errors.Join(err, e.volumes.Close())
 	}
-	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
-	if cfg.Builder.Run == nil {
-		cfg.Builder.Run = buildRunner{e.host, e.interpreters}
-	}
+	return err
+}
 
+// loadFunctions loads the deployed functions and starts the instances that they keep warm.
+func (e *Engine) loadFunctions() {
 	functions := make(map[string]*deployment)
 	e.functions.Store(&functions)
 	e.forgetTemporary()
 	e.qualifyNames()
-	for _, rec := range cfg.Store.Functions() {
+	for _, rec := range e.cfg.Store.Functions() {
 		d, err := e.loadRecord(rec)
 		if err != nil {
 			// One damaged record must not keep the other functions from answering.
@@ -148,13 +147,6 @@ func Open(cfg Config) (_ *Engine, err error) {
 		e.prepare(f)
 		f.warm()
 	})
-	e.life.Spawn(e.interpreters.prune)
-	e.life.Spawn(e.tenants.AttachAll)
-	e.life.Spawn(e.watchAdmission)
-	if cfg.GC.Interval > 0 {
-		e.life.Spawn(e.Collect)
-	}
-	return e, nil
 }
 
 // Close refuses new work, waits until ctx ends for work in flight, kills every sandbox and waits

@@ -131,34 +131,39 @@ func checkRecord(r *Record) (*functionSpec, error) {
 	if spec.Tenant != tenant || spec.Temporary || spec.Trace {
 		return nil, bad("function is another tenant's, or temporary")
 	}
+	return spec, spec.check(bad)
+}
+
+// check checks the numbers in the spec of another node. bad makes the error.
+func (s *functionSpec) check(bad func(message string) error) error {
 	last := 0
-	for _, rev := range spec.Revisions {
-		if rev.Number <= last || rev.Number > spec.Last || rev.Deployed.After(time.Now().AddDate(100, 0, 0)) {
-			return nil, bad(fmt.Sprintf("revision %d is out of order", rev.Number))
+	for _, rev := range s.Revisions {
+		if rev.Number <= last || rev.Number > s.Last || rev.Deployed.After(time.Now().AddDate(100, 0, 0)) {
+			return bad(fmt.Sprintf("revision %d is out of order", rev.Number))
 		}
 		last = rev.Number
 	}
 	sum := 0
-	for _, w := range spec.Traffic.Weights {
-		if w.Percent < 1 || spec.keptRevision(w.Revision) == nil {
-			return nil, bad(fmt.Sprintf("weight of revision %d", w.Revision))
+	for _, w := range s.Traffic.Weights {
+		if w.Percent < 1 || s.keptRevision(w.Revision) == nil {
+			return bad(fmt.Sprintf("weight of revision %d", w.Revision))
 		}
 		sum += w.Percent
 	}
 	if sum != 100 {
-		return nil, bad("weights do not add up to 100")
+		return bad("weights do not add up to 100")
 	}
-	for _, h := range spec.Traffic.Headers {
-		if spec.keptRevision(h.Revision) == nil {
-			return nil, bad(fmt.Sprintf("header of revision %d", h.Revision))
+	for _, h := range s.Traffic.Headers {
+		if s.keptRevision(h.Revision) == nil {
+			return bad(fmt.Sprintf("header of revision %d", h.Revision))
 		}
 	}
-	for alias, number := range spec.Aliases {
-		if spec.keptRevision(number) == nil || !template.ValidName(alias) {
-			return nil, bad(fmt.Sprintf("alias %q of revision %d", alias, number))
+	for alias, number := range s.Aliases {
+		if s.keptRevision(number) == nil || !template.ValidName(alias) {
+			return bad(fmt.Sprintf("alias %q of revision %d", alias, number))
 		}
 	}
-	return spec, nil
+	return nil
 }
 
 // Withdraw removes a function after another node has removed it. Missing and temporary functions

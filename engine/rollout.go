@@ -19,47 +19,57 @@ import (
 func (e *Engine) SetTraffic(ctx context.Context, name string, o Split) (*Revisions, error) {
 	return e.change(ctx, name, func(name string, s *functionSpec) error {
 		traffic := Traffic{Weights: s.Traffic.Weights, Sticky: o.Sticky}
-		bad := func(format string, args ...any) error {
-			return fmt.Errorf("split %s: %w: %s", name, ErrTraffic, fmt.Sprintf(format, args...))
-		}
 		if kind, of, _ := strings.Cut(o.Sticky, ":"); o.Sticky != "" && (kind != "header" && kind != "cookie" || !isToken(of)) {
-			return bad("sticky is %q: write header:NAME or cookie:NAME", o.Sticky)
+			return badSplit(name, "sticky is %q: write header:NAME or cookie:NAME", o.Sticky)
 		}
+		var err error
 		if len(o.Weights) > 0 {
-			traffic.Weights = nil
-		}
-		sum := 0
-		for _, t := range o.Weights {
-			n, err := s.resolve(name, t.Revision)
-			switch {
-			case err != nil:
+			if traffic.Weights, err = s.splitWeights(name, o.Weights); err != nil {
 				return err
-			case t.Percent < 0 || t.Percent > 100:
-				return bad("revision %s has the weight %d: give 0 to 100", t.Revision, t.Percent)
-			case slices.ContainsFunc(traffic.Weights, func(w Weight) bool { return w.Revision == n }):
-				return bad("revision %d is named twice: name each revision once", n)
-			}
-			if sum += t.Percent; t.Percent > 0 {
-				traffic.Weights = append(traffic.Weights, Weight{n, t.Percent})
 			}
 		}
-		if len(o.Weights) > 0 && sum != 100 {
-			return bad("the weights add up to %d: they must add up to 100, for example 3=90 4=10", sum)
-		}
-		slices.SortFunc(traffic.Weights, func(a, b Weight) int { return cmp.Compare(b.Revision, a.Revision) })
 		for _, t := range o.Headers {
 			n, err := s.resolve(name, t.Revision)
 			if err != nil {
 				return err
 			}
 			if !isToken(t.Header) {
-				return bad("%q is no header's name: write NAME=VALUE:REVISION", t.Header)
+				return badSplit(name, "%q is no header's name: write NAME=VALUE:REVISION", t.Header)
 			}
 			traffic.Headers = append(traffic.Headers, HeaderRoute{t.Header, t.Value, n})
 		}
 		s.Traffic = traffic
 		return nil
 	})
+}
+
+// badSplit returns an ErrTraffic.
+func badSplit(name, format string, args ...any) error {
+	return fmt.Errorf("split %s: %w: %s", name, ErrTraffic, fmt.Sprintf(format, args...))
+}
+
+// splitWeights returns the weights of a split, newest revision first.
+func (s *functionSpec) splitWeights(name string, targets []Target) (weights []Weight, err error) {
+	sum := 0
+	for _, t := range targets {
+		n, err := s.resolve(name, t.Revision)
+		switch {
+		case err != nil:
+			return nil, err
+		case t.Percent < 0 || t.Percent > 100:
+			return nil, badSplit(name, "revision %s has the weight %d: give 0 to 100", t.Revision, t.Percent)
+		case slices.ContainsFunc(weights, func(w Weight) bool { return w.Revision == n }):
+			return nil, badSplit(name, "revision %d is named twice: name each revision once", n)
+		}
+		if sum += t.Percent; t.Percent > 0 {
+			weights = append(weights, Weight{n, t.Percent})
+		}
+	}
+	if sum != 100 {
+		return nil, badSplit(name, "the weights add up to %d: they must add up to 100, for example 3=90 4=10", sum)
+	}
+	slices.SortFunc(weights, func(a, b Weight) int { return cmp.Compare(b.Revision, a.Revision) })
+	return weights, nil
 }
 
 // isToken reports whether s can name a header or a cookie (RFC 9110 section 5.6.2).

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -16,12 +15,6 @@ import (
 
 // ErrEngineOverloaded: too many events, of all functions together, are under way.
 var ErrEngineOverloaded = failure.New(failure.EngineOverloaded, "too many events are under way in the engine", "")
-
-// slotsPerCPU times the number of CPUs is the default of Config.Concurrency.
-const slotsPerCPU = 256
-
-// defaultSlots returns the default of Config.Concurrency.
-func defaultSlots() int { return slotsPerCPU * runtime.GOMAXPROCS(0) }
 
 // slots limits the events that run at once in the whole engine. An event takes a slot once its
 // function has an instance for the event, and gives the slot back with the instance.

@@ -11,9 +11,6 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// defaultRevisions is how many revisions without events or aliases are kept.
-const defaultRevisions = 5
-
 // functionSpec is the JSON in store.Function.Spec. Template and Version are the main revision's.
 // The function keeps them because an image loses its name to the next build.
 type functionSpec struct {

@@ -109,13 +109,34 @@ func (in *instance) run() {
 		in.stop()
 	}
 
+	in.awaitEnd()
+	_ = in.conn.Close()
+	f.mu.Lock()
+	if in.state != instanceStopping && !in.served { // ended before its first event
+		f.failed++
+	}
+	failed := f.failed
+	in.stepLocked(stepExited)
+	in.idle.Stop()
+	f.dropLocked(in)
+	f.removeLocked(in)
+	if !f.retired {
+		f.startForWaitersLocked()
+	}
+	f.mu.Unlock()
+	f.rewarm(failed)
+}
+
+// awaitEnd returns after the end of the sandbox. It stops an instance that announces its end or
+// closes its channel.
+func (in *instance) awaitEnd() {
 	select {
 	case <-in.conn.Ending():
 		in.retire()
 	case <-in.box.Sandbox().Done():
 	case <-in.conn.Done():
 	}
-	// run notices every end of a warm instance: kills through the box, crashes, protocol errors.
+	// Every end shows here: kills through the box, crashes, protocol errors.
 	select {
 	case <-in.box.Sandbox().Done():
 		in.drain()
@@ -136,19 +157,4 @@ func (in *instance) run() {
 		}
 		t.Stop()
 	}
-	_ = in.conn.Close()
-	f.mu.Lock()
-	if in.state != instanceStopping && !in.served { // ended before its first event
-		f.failed++
-	}
-	failed := f.failed
-	in.stepLocked(stepExited)
-	in.idle.Stop()
-	f.dropLocked(in)
-	f.removeLocked(in)
-	if !f.retired {
-		f.startForWaitersLocked()
-	}
-	f.mu.Unlock()
-	f.rewarm(failed)
 }
