@@ -66,33 +66,21 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	if err != nil {
 		return nil, err
 	}
-	found, archives, err := s.locked(b)
+	found, parts, err := s.imported(ctx, b)
 	if err != nil {
 		return nil, err
-	}
-	parts := make([]store.Part, len(found))
-	for i := range found {
-		p := &found[i]
-		tree, err := b.Import(ctx, "vendor/"+p.Name, func(string) bool { return false })
-		if err != nil {
-			return nil, install.Unpacked(fmt.Errorf("import: %w", err), "composer", p.Name+" "+p.Version)
-		}
-		parts[i] = store.Part{Kind: "package", Name: p.Name, Version: p.Version, Prefix: path.Join(vendor, p.Name), Tree: tree, Hash: archives[p.Name]}
-		p.Hashes = []string{string(tree)}
 	}
 	if !pinned {
 		lock.Sites[r.Name()] = &Locked{image.LockedPackages{Request: s.requests.Key(), Packages: found}}
 	} else if err := compare(section.Packages, found); err != nil {
 		return nil, err
 	}
+	names := map[string]bool{"composer/installed.json": true} // names the archives' addresses
 	for i, p := range found {
+		names[p.Name] = true
 		if err := step.Store.PutPart(ctx, key(p), parts[i]); err != nil {
 			return nil, err
 		}
-	}
-	names := map[string]bool{"composer/installed.json": true} // names the archives' addresses
-	for _, p := range found {
-		names[p.Name] = true
 	}
 	auto, err := b.Put(ctx, autoloaderKey(found, root), store.Part{Kind: "package", Name: autoloader, Prefix: vendor},
 		"vendor", func(p string) bool { return names[p] })
@@ -100,6 +88,26 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		return nil, err
 	}
 	return append(parts, auto), nil
+}
+
+// imported returns the packages that Composer has installed at the bench, with the hashes of their
+// trees, and their parts.
+func (s *site) imported(ctx context.Context, b *install.Bench) ([]image.LockedPackage, []store.Part, error) {
+	found, archives, err := s.locked(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	parts := make([]store.Part, len(found))
+	for i := range found {
+		p := &found[i]
+		tree, err := b.Import(ctx, "vendor/"+p.Name, func(string) bool { return false })
+		if err != nil {
+			return nil, nil, install.Unpacked(fmt.Errorf("import: %w", err), "composer", p.Name+" "+p.Version)
+		}
+		parts[i] = store.Part{Kind: "package", Name: p.Name, Version: p.Version, Prefix: path.Join(vendor, p.Name), Tree: tree, Hash: archives[p.Name]}
+		p.Hashes = []string{string(tree)}
+	}
+	return found, parts, nil
 }
 
 // site is one request to Composer.
@@ -265,38 +273,17 @@ func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*inst
 	if err != nil {
 		return nil, err
 	}
-	// The tool image lacks the settings that FinishBase makes.
-	tools, err := os.OpenRoot(rootfs)
+	v, err := s.configure(b, rootfs, root)
 	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tools.Close() }()
-	v, extensions, err := settings(tools.FS())
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(root)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Mkdir(filepath.Join(b.Dir, ".php"), 0o755); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(b.Write("composer.json", text), b.Write(".php/extensions.ini", extensions), s.home(b)); err != nil {
 		return nil, err
 	}
 	verb := "update"
-	if lock := path.Join(path.Dir(s.requests.File), "composer.lock"); s.requests.File != "" && !pinned && s.step.Dir != nil {
-		text, err := s.step.Dir.ReadFile(lock)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
+	if !pinned {
+		switch found, err := s.projectLock(b); {
 		case err != nil:
 			return nil, err
-		default:
+		case found:
 			verb = "install"
-			if err := b.Write("composer.lock", text); err != nil {
-				return nil, err
-			}
 		}
 	}
 	s.step.Report(image.Progress{Step: "packages", Name: "composer", Message: verb})
@@ -320,6 +307,45 @@ func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*inst
 	return b, nil
 }
 
+// configure writes composer.json and the configurations of PHP and Composer to the bench, and
+// returns the version of PHP in the tool image.
+func (s *site) configure(b *install.Bench, rootfs string, root map[string]any) (version string, err error) {
+	// The tool image lacks the settings that FinishBase makes.
+	tools, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = tools.Close() }()
+	version, extensions, err := settings(tools.FS())
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(root)
+	if err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(filepath.Join(b.Dir, ".php"), 0o755); err != nil {
+		return "", err
+	}
+	return version, errors.Join(b.Write("composer.json", text), b.Write(".php/extensions.ini", extensions), s.home(b))
+}
+
+// projectLock copies the composer.lock beside the template's composer.json to the bench, if there
+// is one.
+func (s *site) projectLock(b *install.Bench) (found bool, err error) {
+	if s.requests.File == "" || s.step.Dir == nil {
+		return false, nil
+	}
+	text, err := s.step.Dir.ReadFile(path.Join(path.Dir(s.requests.File), "composer.lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, b.Write("composer.lock", text)
+}
+
 // home writes Composer's own configuration: the host's repositories and credentials. It goes with
 // the bench at the end of the build.
 func (s *site) home(b *install.Bench) error {
@@ -327,45 +353,61 @@ func (s *site) home(b *install.Bench) error {
 	if err := os.Mkdir(home, 0o755); err != nil {
 		return err
 	}
-	config, out := map[string]any{}, map[string]any{}
-	if dir := image.SettingsOf[Settings](s.step.Settings).Home; dir != "" {
-		for _, name := range []string{"config.json", "auth.json"} {
-			text, err := os.ReadFile(filepath.Join(dir, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("composer's configuration: %w", err)
-			}
-			if name == "auth.json" {
-				if err := b.Write(".composer/auth.json", text); err != nil {
-					return err
-				}
-				continue
-			}
-			var host map[string]any
-			if err := json.Unmarshal(text, &host); err != nil {
-				return fmt.Errorf("composer's configuration: %s: %w", name, err)
-			}
-			if r, ok := host["repositories"]; ok {
-				out["repositories"] = r
-			}
-			if c, ok := host["config"].(map[string]any); ok {
-				config = c
-			}
+	host := map[string]any{}
+	if text, err := s.hostFile("config.json"); err != nil {
+		return err
+	} else if text != nil {
+		if err := json.Unmarshal(text, &host); err != nil {
+			return fmt.Errorf("composer's configuration: %s: %w", "config.json", err)
 		}
 	}
-	for name := range config { // settings that name files of the host, or run programs
+	if text, err := s.hostFile("auth.json"); err != nil {
+		return err
+	} else if text != nil {
+		if err := b.Write(".composer/auth.json", text); err != nil {
+			return err
+		}
+	}
+	text, err := json.Marshal(homeConfig(host))
+	if err != nil {
+		return err
+	}
+	return b.Write(".composer/config.json", text)
+}
+
+// hostFile reads a file of the host's own Composer configuration; nil for none.
+func (s *site) hostFile(name string) ([]byte, error) {
+	dir := image.SettingsOf[Settings](s.step.Settings).Home
+	if dir == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("composer's configuration: %w", err)
+	}
+	return text, nil
+}
+
+// homeConfig returns the repositories and settings of the host's config.json, without settings that
+// name files of the host, or run programs.
+func homeConfig(host map[string]any) map[string]any {
+	config, out := map[string]any{}, map[string]any{}
+	if r, ok := host["repositories"]; ok {
+		out["repositories"] = r
+	}
+	if c, ok := host["config"].(map[string]any); ok {
+		config = c
+	}
+	for name := range config {
 		if strings.HasSuffix(name, "-dir") || slices.Contains([]string{"home", "cafile", "capath", "platform", "allow-plugins", "use-parent-dir", "store-auths"}, name) {
 			delete(config, name)
 		}
 	}
 	out["config"] = config
-	text, err := json.Marshal(out)
-	if err != nil {
-		return err
-	}
-	return b.Write(".composer/config.json", text)
+	return out
 }
 
 // locked reads the packages that Composer has chosen, and the archives' hashes that it has
