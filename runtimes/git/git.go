@@ -44,14 +44,6 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *template.GitCo
 	if err != nil {
 		return "", "", err
 	}
-	env := []string{
-		"FRE_URL=" + at.String(), "FRE_REF=" + code.Ref, "FRE_COMMIT=" + commit,
-		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/work/gitconfig", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/true", "GIT_LFS_SKIP_SMUDGE=1",
-		"GIT_SSH_COMMAND=ssh -F none -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityFile=/work/key -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/work/known_hosts -o GlobalKnownHostsFile=none",
-	}
-	if code.Submodules {
-		env = append(env, "FRE_SUBMODULES=1")
-	}
 	credential, err := choose(s.Settings.Git, code.Auth, at)
 	if err != nil {
 		return "", "", err
@@ -60,16 +52,14 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *template.GitCo
 	if err != nil {
 		return "", "", err
 	}
-	var proxy *outward.Proxy
-	if rule := outward.Of(ctx); rule != nil {
-		if err := rule.Check(ctx, at); err != nil {
-			return "", "", &template.FieldError{Field: "code.git.url", Message: "code.git.url: " + err.Error()}
-		}
-		if proxy, err = rule.OpenProxy(s.Settings.Env); err != nil {
-			return "", "", err
-		}
+	env := append(environment(at, code, commit), more...)
+	proxy, err := wayOut(ctx, s, at)
+	if err != nil {
+		return "", "", err
+	}
+	if proxy != nil {
 		defer func() { err = errors.Join(err, proxy.Close()) }()
-		more = append(more, "FRE_PROXY="+proxy.URL())
+		env = append(env, "FRE_PROXY="+proxy.URL())
 	}
 	rootfs, err := s.Tools(ctx, "native", "git", "openssh-client", "socat")
 	if err != nil {
@@ -78,7 +68,7 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *template.GitCo
 	if err := b.Write("fetch.sh", fetch); err != nil {
 		return "", "", err
 	}
-	words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Env: append(env, more...), Args: []string{"/bin/sh", "/work/fetch.sh"}})
+	words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Env: env, Args: []string{"/bin/sh", "/work/fetch.sh"}})
 	if err != nil && proxy != nil && proxy.Refused() != nil { // a redirect or a submodule led to a refused host
 		return "", "", &template.FieldError{Field: "code.git", Message: "code.git: " + proxy.Refused().Error()}
 	}
@@ -90,6 +80,32 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *template.GitCo
 		return "", "", fmt.Errorf("git fetch: %w", err)
 	}
 	return filepath.Join(b.Dir, "tree"), strings.TrimSpace(string(out)), nil
+}
+
+// environment returns the variables of fetch.sh and git.
+func environment(at *url.URL, code *template.GitCode, commit string) []string {
+	env := []string{
+		"FRE_URL=" + at.String(), "FRE_REF=" + code.Ref, "FRE_COMMIT=" + commit,
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/work/gitconfig", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/true", "GIT_LFS_SKIP_SMUDGE=1",
+		"GIT_SSH_COMMAND=ssh -F none -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityFile=/work/key -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/work/known_hosts -o GlobalKnownHostsFile=none",
+	}
+	if code.Submodules {
+		env = append(env, "FRE_SUBMODULES=1")
+	}
+	return env
+}
+
+// wayOut returns the proxy that lets git reach only hosts that the caller's rule allows; nil
+// without a rule. The caller closes the proxy.
+func wayOut(ctx context.Context, s *image.Step, at *url.URL) (*outward.Proxy, error) {
+	rule := outward.Of(ctx)
+	if rule == nil {
+		return nil, nil
+	}
+	if err := rule.Check(ctx, at); err != nil {
+		return nil, &template.FieldError{Field: "code.git.url", Message: "code.git.url: " + err.Error()}
+	}
+	return rule.OpenProxy(s.Settings.Env)
 }
 
 var scp = regexp.MustCompile(`^([A-Za-z0-9_.-]+@[A-Za-z0-9.-]+):(.+)$`)

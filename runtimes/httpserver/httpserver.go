@@ -76,44 +76,76 @@ func (Runtime) Source(t *template.Template, read func(string) []byte) (file, int
 // for the escapes \" and \\. Outside of quotes a backslash makes the next character literal. There
 // is no expansion: the adapter replaces $PORT later.
 func split(line string) ([]string, error) {
-	var words []string
-	var word strings.Builder
-	begun := false
-	quote := byte(0)
-	for i := 0; i < len(line); i++ {
-		c := line[i]
-		switch {
-		case quote == '\'' && c != '\'', quote == '"' && c != '"' && c != '\\':
-			word.WriteByte(c)
-		case quote != 0 && c == quote:
-			quote = 0
-		case c == '\\':
-			if i++; i == len(line) {
-				return nil, errors.New("ends in a backslash")
-			}
-			if quote == '"' && line[i] != '"' && line[i] != '\\' {
-				word.WriteByte('\\')
-			}
-			word.WriteByte(line[i])
-			begun = true
-		case c == '\'' || c == '"':
-			quote, begun = c, true
-		case c == ' ' || c == '\t':
-			if begun {
-				words = append(words, word.String())
-				word.Reset()
-				begun = false
-			}
-		default:
-			word.WriteByte(c)
-			begun = true
+	s := splitter{line: line}
+	for ; s.at < len(line); s.at++ {
+		if err := s.next(line[s.at]); err != nil {
+			return nil, err
 		}
 	}
-	if quote != 0 {
-		return nil, fmt.Errorf("a quote %c is not closed", quote)
+	if s.quote != 0 {
+		return nil, fmt.Errorf("a quote %c is not closed", s.quote)
 	}
-	if begun {
-		words = append(words, word.String())
+	s.end()
+	return s.words, nil
+}
+
+// splitter is the state of split.
+type splitter struct {
+	line  string
+	at    int
+	words []string
+	word  strings.Builder
+	begun bool // word may be ""
+	quote byte // 0 outside of quotes
+}
+
+// next takes the character c, and a character after a backslash.
+func (s *splitter) next(c byte) error {
+	switch {
+	case s.literal(c):
+		s.add(c)
+	case s.quote != 0 && c == s.quote:
+		s.quote = 0
+	case c == '\\':
+		return s.escape()
+	case c == '\'' || c == '"':
+		s.quote, s.begun = c, true
+	case c == ' ' || c == '\t':
+		s.end()
+	default:
+		s.add(c)
 	}
-	return words, nil
+	return nil
+}
+
+// literal reports whether c stands for itself in the open quote.
+func (s *splitter) literal(c byte) bool {
+	return s.quote == '\'' && c != '\'' || s.quote == '"' && c != '"' && c != '\\'
+}
+
+// escape takes the character after a backslash.
+func (s *splitter) escape() error {
+	if s.at++; s.at == len(s.line) {
+		return errors.New("ends in a backslash")
+	}
+	c := s.line[s.at]
+	if s.quote == '"' && c != '"' && c != '\\' {
+		s.add('\\')
+	}
+	s.add(c)
+	return nil
+}
+
+func (s *splitter) add(c byte) {
+	s.word.WriteByte(c)
+	s.begun = true
+}
+
+// end ends the word, if one has begun.
+func (s *splitter) end() {
+	if s.begun {
+		s.words = append(s.words, s.word.String())
+	}
+	s.word.Reset()
+	s.begun = false
 }

@@ -266,24 +266,26 @@ func (b *Bench) Lay(ctx context.Context, d store.Digest, name string) error {
 	}
 	defer func() { _ = root.Close() }()
 	for i := range tree.Entries {
-		e := &tree.Entries[i]
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		switch {
-		case e.Aside:
-		case e.Kind == store.KindDir:
-			err = errors.Join(root.MkdirAll(e.Path, 0o755), root.Chmod(e.Path, 0o755))
-		case e.Kind == store.KindSymlink:
-			err = root.Symlink(e.Link, e.Path)
-		default:
-			err = b.layFile(root, e, fs.FileMode(e.Mode))
-		}
-		if err != nil {
+		if err := b.layEntry(root, &tree.Entries[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (b *Bench) layEntry(root *os.Root, e *store.Entry) error {
+	switch {
+	case e.Aside:
+		return nil
+	case e.Kind == store.KindDir:
+		return errors.Join(root.MkdirAll(e.Path, 0o755), root.Chmod(e.Path, 0o755))
+	case e.Kind == store.KindSymlink:
+		return root.Symlink(e.Link, e.Path)
+	}
+	return b.layFile(root, e, fs.FileMode(e.Mode))
 }
 
 func (b *Bench) layFile(root *os.Root, e *store.Entry, mode fs.FileMode) error {
@@ -334,26 +336,33 @@ func (b *Bench) Import(ctx context.Context, name string, skip func(path string) 
 				return fs.SkipDir
 			}
 			return nil
-		case d.IsDir():
-			return errors.Join(counter.Add(0), w.Directory(p, 0o755, Time))
-		case d.Type() == fs.ModeSymlink:
-			if err := counter.Add(0); err != nil {
-				return err
-			}
-			target, err := root.Readlink(p)
-			if err != nil {
-				return err
-			}
-			return w.Symlink(p, target, Time)
-		case d.Type().IsRegular():
-			return importFile(w, root, p, counter)
 		}
-		return fmt.Errorf("import %s: %w", path.Join(name, p), store.ErrFileType)
+		return importEntry(w, root, name, p, d, counter)
 	})
 	if err != nil {
 		return "", err
 	}
 	return w.Commit(ctx)
+}
+
+// importEntry adds the path p of root, the directory name of a bench, to w.
+func importEntry(w *store.Writer, root *os.Root, name, p string, d fs.DirEntry, counter *Counter) error {
+	switch {
+	case d.IsDir():
+		return errors.Join(counter.Add(0), w.Directory(p, 0o755, Time))
+	case d.Type() == fs.ModeSymlink:
+		if err := counter.Add(0); err != nil {
+			return err
+		}
+		target, err := root.Readlink(p)
+		if err != nil {
+			return err
+		}
+		return w.Symlink(p, target, Time)
+	case d.Type().IsRegular():
+		return importFile(w, root, p, counter)
+	}
+	return fmt.Errorf("import %s: %w", path.Join(name, p), store.ErrFileType)
 }
 
 func importFile(w *store.Writer, root *os.Root, p string, counter *Counter) error {
