@@ -165,7 +165,6 @@ func (c *Conn) offer(k *call, m *Invocation) (*Invocation, error) {
 
 // start sends INVOKE. rest reports whether more of the body may follow.
 func (c *Conn) start(k *call, m *Invocation) (rest bool, err error) {
-	body := m.Body
 	buf := scratches.Get().(*scratch)
 	defer scratches.Put(buf)
 	meta := m.Append(buf.meta[:0])
@@ -175,39 +174,20 @@ func (c *Conn) start(k *call, m *Invocation) (rest bool, err error) {
 	if len(meta) > MaxMeta {
 		return false, fmt.Errorf("invoke %s: %w: %d bytes, at most %d", m.Function, ErrMetaTooLarge, len(meta), MaxMeta)
 	}
-	var first []byte
-	flags := uint8(0)
-	if k.upgrade || body != nil && m.Flows {
-		rest, flags = true, wire.FlagMore
-	} else if body != nil {
-		n, err := io.ReadFull(body, buf.first[:])
-		switch err {
-		case nil:
-			rest, flags = true, wire.FlagMore
-		case io.EOF, io.ErrUnexpectedEOF:
-		default:
-			if k.ctx.Err() != nil { // the end of ctx broke the Read off
-				return false, context.Cause(k.ctx)
-			}
-			return false, fmt.Errorf("invoke %s: read body: %w", m.Function, err)
-		}
-		first = buf.first[:n]
-	}
-	if k.ctx.Err() != nil {
+	first, rest, err := buf.readFirst(k, m)
+	if k.ctx.Err() != nil { // perhaps the end of ctx broke the Read off
 		return false, context.Cause(k.ctx)
 	}
-	c.mu.Lock()
-	if c.err != nil || isClosed(c.ending) {
-		defer c.mu.Unlock()
-		if c.err != nil && !errors.Is(c.err, ErrClosed) {
-			return false, c.err
-		}
-		return false, fmt.Errorf("%w: %w", ErrUnserved, cmp.Or(c.err, ErrClosed))
+	if err != nil {
+		return false, fmt.Errorf("invoke %s: read body: %w", m.Function, err)
 	}
-	c.lastID++
-	k.id = c.lastID
-	c.calls[k.id] = k
-	c.mu.Unlock()
+	if err := c.register(k); err != nil {
+		return false, err
+	}
+	flags := uint8(0)
+	if rest {
+		flags = wire.FlagMore
+	}
 	err = c.w.Send(k.ctx, wire.KindInvoke, flags, k.id, meta, first)
 	if errors.Is(err, ErrClosed) {
 		// The reader may not have read yet the STOP that precedes the end.
@@ -230,7 +210,91 @@ type scratch struct {
 	first [inlineBody + 1]byte // start of the body; the extra byte shows whether the body ends
 }
 
+// readFirst reads the start of the body, up to inlineBody. rest reports whether more may follow.
+func (s *scratch) readFirst(k *call, m *Invocation) (first []byte, rest bool, err error) {
+	if k.upgrade || m.Body != nil && m.Flows {
+		return nil, true, nil
+	}
+	if m.Body == nil {
+		return nil, false, nil
+	}
+	n, err := io.ReadFull(m.Body, s.first[:])
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return s.first[:n], false, nil
+	}
+	return s.first[:n], true, err
+}
+
+// register gives the call its id, unless the function takes no more events.
+func (c *Conn) register(k *call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil && !errors.Is(c.err, ErrClosed) {
+		return c.err
+	}
+	if c.err != nil || isClosed(c.ending) {
+		return fmt.Errorf("%w: %w", ErrUnserved, cmp.Or(c.err, ErrClosed))
+	}
+	c.lastID++
+	k.id = c.lastID
+	c.calls[k.id] = k
+	return nil
+}
+
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// frame handles a frame about the invocation. It owns file.
+func (k *call) frame(h wire.Header, p []byte, file *os.File) error {
+	switch h.Kind { //nolint:exhaustive // Conn.frame handles all others
+	case wire.KindFD, wire.KindFile:
+		return k.frameFile(h.Kind, p, file)
+	case wire.KindPipe:
+		return k.framePipe(h, p, file)
+	case wire.KindResponse:
+		return k.frameResponse(p, h.More())
+	case wire.KindSocket:
+		if file != nil {
+			return closing(file, fmt.Errorf("%w: SOCKET with a file", ErrProtocol))
+		}
+		return k.frameSocket(p)
+	case wire.KindData:
+		return k.frameData(p, h.More())
+	case wire.KindError:
+		return k.frameError(p)
+	case wire.KindWindow:
+		return k.out.AddWindow(p)
+	}
+	return nil
+}
+
+func (k *call) frameData(p []byte, more bool) error {
+	if !k.headed {
+		return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
+	}
+	if err := k.in.Expect(len(p)); err != nil {
+		return err
+	}
+	if !more { // before the reader can see the end, so that the next event finds the slot free
+		k.conn.finish(k, nil)
+	}
+	if err := k.in.Data(p, more); err != nil {
+		k.cancel(err) // no effect after the last frame
+	}
+	return nil
+}
+
+func (k *call) frameError(p []byte) error {
+	f := &Failure{}
+	if err := wire.Unmarshal(p, f); err != nil {
+		return err
+	}
+	if f.Unserved && !k.headed {
+		k.conn.finish(k, ErrUnserved)
+	} else {
+		k.conn.finish(k, f)
+	}
+	return nil
+}
 
 func (k *call) frameResponse(p []byte, more bool) error {
 	r, body, err := k.head(p)
@@ -266,11 +330,7 @@ func (k *call) frameResponse(p []byte, more bool) error {
 func (k *call) framePipe(h wire.Header, p []byte, pipe *os.File) error {
 	switch {
 	case !k.headed || h.FDs > 0 && len(p) != 0 || h.FDs == 0 && len(p) != 8:
-		err := fmt.Errorf("%w: a pipe before RESPONSE, or with %d bytes", ErrProtocol, len(p))
-		if pipe != nil {
-			err = errors.Join(err, pipe.Close())
-		}
-		return err
+		return closing(pipe, fmt.Errorf("%w: a pipe before RESPONSE, or with %d bytes", ErrProtocol, len(p)))
 	case h.FDs == 0:
 		if err := k.in.ClosePipe(binary.LittleEndian.Uint64(p)); err != nil {
 			return err

@@ -248,102 +248,69 @@ func (c *Conn) read() error {
 
 // frame handles one frame from the function. It owns file, the file of FD, PIPE or CALLFILE.
 func (c *Conn) frame(h wire.Header, p []byte, file *os.File) (err error) {
-	defer func() {
-		if file != nil {
-			_ = file.Close()
-		}
-	}()
-	switch h.Kind {
+	if h.ID == 0 || h.Kind == wire.KindLog {
+		return c.frameChannel(h, p) // without a file
+	}
+	switch {
+	case h.Kind == wire.KindInvoke:
+		err = fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.Kind))
+	case h.Kind != wire.KindCancel && !isClosed(c.isReady):
+		err = fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.Kind))
+	case h.ID >= FirstCall:
+		return c.frameOnward(h, p, file)
+	case h.Kind == wire.KindCancel:
+		err = fmt.Errorf("%w: CANCEL by the function", ErrProtocol)
+	}
+	var k *call
+	if err == nil {
+		k, err = c.inFlight(h)
+	}
+	if k == nil {
+		return closing(file, err)
+	}
+	return k.frame(h, p, file)
+}
+
+// frameChannel handles a frame about the channel, or a log line.
+func (c *Conn) frameChannel(h wire.Header, p []byte) error {
+	switch h.Kind { //nolint:exhaustive // the default is for all others
 	case wire.KindParked:
 		return c.frameParked(p)
 	case wire.KindReady:
 		return c.frameReady(p)
 	case wire.KindFailed:
-		if isClosed(c.isReady) {
-			return fmt.Errorf("%w: FAILED after READY", ErrProtocol)
-		}
-		f := &Failure{Load: true}
-		if err := wire.Unmarshal(p, f); err != nil {
-			return err
-		}
-		return f
+		return c.frameFailed(p)
 	case wire.KindLog:
 		return c.frameLog(h.ID, p)
-	case wire.KindResponse, wire.KindData, wire.KindError, wire.KindWindow, wire.KindFD, wire.KindFile, wire.KindPipe, wire.KindSocket, wire.KindCall, wire.KindCallFile:
-		if !isClosed(c.isReady) {
-			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.Kind))
-		}
-	case wire.KindCancel:
-		if h.ID < FirstCall {
-			return fmt.Errorf("%w: CANCEL by the function", ErrProtocol)
-		}
 	case wire.KindStop:
 		return c.frameStop(p)
-	case wire.KindInvoke, wire.KindLoad:
+	default:
 		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.Kind))
 	}
-	if h.ID >= FirstCall {
-		given := file
-		file = nil
-		return c.frameOnward(h, p, given)
-	}
+}
 
+// inFlight returns the invocation of a frame; nil without an error if the frame crossed the end of
+// the answer.
+func (c *Conn) inFlight(h wire.Header) (*call, error) {
 	c.mu.Lock()
 	k, last := c.calls[h.ID], c.lastID
 	c.mu.Unlock()
-	switch {
-	case k == nil && h.Kind == wire.KindWindow && h.ID <= last: // a grant may cross the end of the answer
-		return nil
-	case k == nil:
-		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, not in flight", ErrProtocol, uint8(h.Kind), h.ID)
+	if k == nil && (h.Kind != wire.KindWindow || h.ID > last) {
+		return nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d, not in flight", ErrProtocol, uint8(h.Kind), h.ID)
 	}
-	switch h.Kind {
-	case wire.KindResponse:
-		return k.frameResponse(p, h.More())
-	case wire.KindFD, wire.KindFile:
-		given := file
-		file = nil
-		return k.frameFile(h.Kind, p, given)
-	case wire.KindPipe:
-		given := file
-		file = nil
-		return k.framePipe(h, p, given)
-	case wire.KindSocket:
-		if file != nil {
-			return fmt.Errorf("%w: SOCKET with a file", ErrProtocol)
-		}
-		return k.frameSocket(p)
-	case wire.KindData:
-		if !k.headed {
-			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
-		}
-		if err := k.in.Expect(len(p)); err != nil {
-			return err
-		}
-		if !h.More() { // before the reader can see the end, so that the next event finds the slot free
-			c.finish(k, nil)
-		}
-		if err := k.in.Data(p, h.More()); err != nil {
-			k.cancel(err) // no effect after the last frame
-		}
-	case wire.KindError:
-		f := &Failure{}
-		if err := wire.Unmarshal(p, f); err != nil {
-			return err
-		}
-		if f.Unserved && !k.headed {
-			c.finish(k, ErrUnserved)
-		} else {
-			c.finish(k, f)
-		}
-	case wire.KindWindow:
-		n, err := wire.ParseWindow(p)
-		if err != nil {
-			return err
-		}
-		return k.out.Add(n)
+	return k, nil
+}
+
+// frameFailed handles FAILED. It returns the failure.
+func (c *Conn) frameFailed(p []byte) error {
+	if isClosed(c.isReady) {
+		return fmt.Errorf("%w: FAILED after READY", ErrProtocol)
 	}
-	return nil
+	f := &Failure{Load: true}
+	if err := wire.Unmarshal(p, f); err != nil {
+		return err
+	}
+	return f
 }
 
 func (c *Conn) frameReady(p []byte) error {

@@ -120,19 +120,9 @@ func inspect(file *os.File, m *wire.FileMeta, given bool) (in inspected, err err
 }
 
 func inspectFD(fd int, m *wire.FileMeta, given bool) (in inspected, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return in, fmt.Errorf("fstat: %w", err)
-	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	st, err := statReadable(fd)
 	if err != nil {
-		return in, fmt.Errorf("fcntl: %w", err)
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return in, fmt.Errorf("%w: the answer's file has mode 0%o: not a regular file", ErrProtocol, st.Mode)
-	case flags&unix.O_PATH != 0 || flags&unix.O_ACCMODE == unix.O_WRONLY:
-		return in, fmt.Errorf("%w: the answer's file is not open for reading", ErrProtocol)
+		return in, err
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -168,6 +158,24 @@ func inspectFD(fd int, m *wire.FileMeta, given bool) (in inspected, err error) {
 		in.held.Mount = math.MaxInt64
 	}
 	return in, nil
+}
+
+// statReadable returns ErrProtocol unless fd is a regular file open for reading.
+func statReadable(fd int) (st unix.Stat_t, err error) {
+	if err := unix.Fstat(fd, &st); err != nil {
+		return st, fmt.Errorf("fstat: %w", err)
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return st, fmt.Errorf("fcntl: %w", err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return st, fmt.Errorf("%w: the answer's file has mode 0%o: not a regular file", ErrProtocol, st.Mode)
+	case flags&unix.O_PATH != 0 || flags&unix.O_ACCMODE == unix.O_WRONLY:
+		return st, fmt.Errorf("%w: the answer's file is not open for reading", ErrProtocol)
+	}
+	return st, nil
 }
 
 // own gives an unlinked file in a memory file system to root, mode 0400: no process of the

@@ -75,23 +75,7 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 	frame := make([]byte, wire.HeaderSize)
 	oob := make([]byte, unix.CmsgSpace(4*maxStrayFDs))
 	n, oobn, _, _, err := conn.ReadMsgUnix(frame, oob)
-	pidfd = -1
-	messages, perr := unix.ParseSocketControlMessage(oob[:oobn])
-	for _, m := range messages {
-		switch {
-		case m.Header.Level != unix.SOL_SOCKET:
-		case m.Header.Type == unix.SCM_PIDFD && len(m.Data) >= 4:
-			m.Header.Type = unix.SCM_RIGHTS // both types carry ints
-			if fds, err := unix.ParseUnixRights(&m); err == nil && len(fds) == 1 {
-				pidfd = fds[0]
-			}
-		case m.Header.Type == unix.SCM_RIGHTS: // a child may send no descriptors
-			fds, _ := unix.ParseUnixRights(&m)
-			for _, fd := range fds {
-				unix.Close(fd)
-			}
-		}
-	}
+	pidfd, perr := senderOf(oob[:oobn])
 	want := string(wire.Header{Kind: wire.KindForked}.Append(nil))
 	switch {
 	case ctx.Err() != nil:
@@ -109,6 +93,29 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 		unix.Close(pidfd)
 	}
 	return -1, err
+}
+
+// senderOf returns the pidfd in a control message, -1 for none. It closes other descriptors: a child
+// may send none.
+func senderOf(oob []byte) (pidfd int, err error) {
+	pidfd = -1
+	messages, err := unix.ParseSocketControlMessage(oob)
+	for _, m := range messages {
+		switch {
+		case m.Header.Level != unix.SOL_SOCKET:
+		case m.Header.Type == unix.SCM_PIDFD && len(m.Data) >= 4:
+			m.Header.Type = unix.SCM_RIGHTS // both types carry ints
+			if fds, err := unix.ParseUnixRights(&m); err == nil && len(fds) == 1 {
+				pidfd = fds[0]
+			}
+		case m.Header.Type == unix.SCM_RIGHTS:
+			fds, _ := unix.ParseUnixRights(&m)
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+		}
+	}
+	return pidfd, err
 }
 
 // maxStrayFDs is how many unexpected descriptors Forked receives and closes. The kernel drops the

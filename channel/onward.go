@@ -91,16 +91,9 @@ func (c *Conn) frameOnward(h wire.Header, p []byte, file *os.File) error {
 	if file != nil {
 		return closing(file, fmt.Errorf("%w: a file in frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind)))
 	}
-	c.mu.Lock()
-	o, last := c.onwards[h.ID], c.lastCall
-	c.mu.Unlock()
-	switch {
-	case h.Kind != wire.KindData && h.Kind != wire.KindWindow && h.Kind != wire.KindCancel:
-		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind))
-	case h.ID > last:
-		return fmt.Errorf("%w: frame kind 0x%02x for the unknown call %d", ErrProtocol, uint8(h.Kind), h.ID)
-	case o == nil: // the frame crossed the call's end
-		return nil
+	o, err := c.openOnward(h)
+	if o == nil {
+		return err
 	}
 	switch h.Kind {
 	case wire.KindData:
@@ -113,13 +106,23 @@ func (c *Conn) frameOnward(h wire.Header, p []byte, file *os.File) error {
 	case wire.KindCancel:
 		o.cancel(errGivenUp)
 	default:
-		n, err := wire.ParseWindow(p)
-		if err != nil {
-			return err
-		}
-		return o.out.Add(n)
+		return o.out.AddWindow(p)
 	}
 	return nil
+}
+
+// openOnward returns the call of a frame; nil without an error if the frame crossed the call's end.
+func (c *Conn) openOnward(h wire.Header) (*onward, error) {
+	c.mu.Lock()
+	o, last := c.onwards[h.ID], c.lastCall
+	c.mu.Unlock()
+	switch {
+	case h.Kind != wire.KindData && h.Kind != wire.KindWindow && h.Kind != wire.KindCancel:
+		return nil, fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind))
+	case h.ID > last:
+		return nil, fmt.Errorf("%w: frame kind 0x%02x for the unknown call %d", ErrProtocol, uint8(h.Kind), h.ID)
+	}
+	return o, nil
 }
 
 // frameCall begins a call. It owns file.
@@ -127,46 +130,84 @@ func (c *Conn) frameCall(h wire.Header, p []byte, file *os.File) error {
 	if (h.Kind == wire.KindCallFile) != (file != nil) {
 		return closing(file, fmt.Errorf("%w: a call's file, or none", ErrProtocol))
 	}
-	var m wire.CallMeta
-	meta, body, err := wire.Split(p)
-	if err == nil {
-		if err = m.Parse(meta); err == nil {
-			err = m.Check()
-		}
-	}
-	var in wire.FileMeta
-	if err == nil && file != nil {
-		if err = in.Parse(body); err == nil {
-			if err = in.Check(wire.KindFD); err == nil {
-				_, err = inspect(file, &in, false)
-			}
-		}
-	}
+	m, in, body, err := parseCall(p, file)
 	if err != nil {
 		return closing(file, err)
 	}
 	o := &onward{conn: c, id: h.ID, called: m.Called, file: file}
-	c.mu.Lock()
-	switch {
-	case c.err != nil:
-		err = c.err
-	case h.ID <= c.lastCall:
-		err = fmt.Errorf("%w: CALL %d after %d", ErrProtocol, h.ID, c.lastCall)
-	case m.Of == 0 || m.Of > c.lastID:
-		err = fmt.Errorf("%w: a call of the unknown invocation %d", ErrProtocol, m.Of)
-	case len(c.onwards) >= mostRefused+MostCalls*max(1, len(c.calls)):
-		err = fmt.Errorf("%w: %d calls without reading refusals", ErrProtocol, len(c.onwards))
-	}
+	k, err := c.registerOnward(o, m.Of)
 	if err != nil {
-		c.mu.Unlock()
 		return closing(file, err)
 	}
-	k := c.calls[m.Of]
-	c.lastCall = h.ID
-	c.onwards[h.ID] = o
+	refused := o.begin(k)
+	switch {
+	case refused != nil:
+		_ = o.in.Init(nil, h.More(), o, nil) // later frames of the body are dropped
+		o.in.Abort(refused)
+	case file != nil:
+		_ = o.in.Init(nil, false, o, nil)
+		o.called.Length = in.Length
+		o.called.Body = &exactly{io.NewSectionReader(file, in.Offset, in.Length), in.Length}
+	default:
+		o.receive(body, h.More())
+	}
+	c.mu.Lock()
+	if err = c.err; err == nil {
+		c.wg.Go(func() { o.run(refused) })
+	}
 	c.mu.Unlock()
+	if err != nil {
+		o.release()
+	}
+	return err
+}
 
-	refused := wire.ErrCallerOver
+// parseCall parses the payload of CALL or, with a file, of CALLFILE. in is where the file holds the
+// body.
+func parseCall(p []byte, file *os.File) (m wire.CallMeta, in wire.FileMeta, body []byte, err error) {
+	meta, body, err := wire.Split(p)
+	if err != nil {
+		return m, in, nil, err
+	}
+	if err := m.Parse(meta); err != nil {
+		return m, in, nil, err
+	}
+	if err := m.Check(); err != nil || file == nil {
+		return m, in, body, err
+	}
+	if err := in.Parse(body); err != nil {
+		return m, in, nil, err
+	}
+	if err := in.Check(wire.KindFD); err != nil {
+		return m, in, nil, err
+	}
+	_, err = inspect(file, &in, false)
+	return m, in, nil, err
+}
+
+// registerOnward adds the call to the calls under way. It returns the event with the id of, nil
+// after the event's end.
+func (c *Conn) registerOnward(o *onward, of uint64) (*call, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case o.id <= c.lastCall:
+		return nil, fmt.Errorf("%w: CALL %d after %d", ErrProtocol, o.id, c.lastCall)
+	case of == 0 || of > c.lastID:
+		return nil, fmt.Errorf("%w: a call of the unknown invocation %d", ErrProtocol, of)
+	case len(c.onwards) >= mostRefused+MostCalls*max(1, len(c.calls)):
+		return nil, fmt.Errorf("%w: %d calls without reading refusals", ErrProtocol, len(c.onwards))
+	}
+	c.lastCall = o.id
+	c.onwards[o.id] = o
+	return c.calls[of], nil
+}
+
+// begin sets the call's context. It returns the reason if the call is refused.
+func (o *onward) begin(k *call) (refused *Failure) {
+	refused = wire.ErrCallerOver
 	var of context.Context
 	if k != nil && k.caller == nil {
 		refused = errNoCalls
@@ -180,35 +221,21 @@ func (c *Conn) frameCall(h wire.Header, p []byte, file *os.File) error {
 	}
 	o.ctx, o.cancel = context.WithCancelCause(of)
 	o.out.Init()
-	switch {
-	case refused != nil:
-		_ = o.in.Init(nil, h.More(), o, nil) // later frames of the body are dropped
-		o.in.Abort(refused)
-	case file != nil:
-		_ = o.in.Init(nil, false, o, nil)
-		o.called.Length = in.Length
-		o.called.Body = &exactly{io.NewSectionReader(file, in.Offset, in.Length), in.Length}
-	default:
-		if err := o.in.Init(body, h.More(), o, c.cfg.Memory); err != nil {
-			o.cancel(err)
-		}
-		o.called.Length = -1
-		if !h.More() {
-			o.called.Length = int64(len(body))
-		}
-		if h.More() || len(body) > 0 {
-			o.called.Body = onwardBody{o}
-		}
+	return refused
+}
+
+// receive begins a body in frames.
+func (o *onward) receive(first []byte, more bool) {
+	if err := o.in.Init(first, more, o, o.conn.cfg.Memory); err != nil {
+		o.cancel(err)
 	}
-	c.mu.Lock()
-	if err = c.err; err == nil {
-		c.wg.Go(func() { o.run(refused) })
+	o.called.Length = -1
+	if !more {
+		o.called.Length = int64(len(first))
 	}
-	c.mu.Unlock()
-	if err != nil {
-		o.release()
+	if more || len(first) > 0 {
+		o.called.Body = onwardBody{o}
 	}
-	return err
 }
 
 // onwardBody is the body of a call's request. Close makes a pending Read return.

@@ -90,19 +90,9 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 	if sent, err := k.sendFile(ctx, meta, c.Body); sent || err != nil {
 		return err
 	}
-	var first []byte
-	rest := false
-	if c.Body != nil {
-		size := wire.Chunk
-		if n := wire.LenOf(c.Body); n >= 0 {
-			size = min(n, mostWhole) + 1
-		}
-		first = make([]byte, size)
-		n, err := io.ReadFull(c.Body, first)
-		if err != nil && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("read body: %w", err)
-		}
-		first, rest = first[:n], err == nil
+	first, rest, err := readStart(c.Body)
+	if err != nil {
+		return fmt.Errorf("read body: %w", err)
 	}
 	flags := uint8(0)
 	if rest {
@@ -116,6 +106,23 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 		f.wg.Go(func() { k.out.Send(f.ctx, f.w, k.id, body, k.cancel) })
 	}
 	return nil
+}
+
+// readStart reads the start of a body. rest reports whether more may follow.
+func readStart(body io.Reader) (first []byte, rest bool, err error) {
+	if body == nil {
+		return nil, false, nil
+	}
+	size := wire.Chunk
+	if n := wire.LenOf(body); n >= 0 {
+		size = min(n, mostWhole) + 1
+	}
+	first = make([]byte, size)
+	n, err := io.ReadFull(body, first)
+	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+		return first[:n], false, nil
+	}
+	return first[:n], true, err
 }
 
 // begin gives the call its id and sends its first frame. The lock keeps ids in order on the
@@ -194,11 +201,7 @@ func (f *function) frameIssued(h wire.Header, p []byte) error {
 		k.end()
 		k.fail(failure)
 	default:
-		n, err := wire.ParseWindow(p)
-		if err != nil {
-			return err
-		}
-		return k.out.Add(n)
+		return k.out.AddWindow(p)
 	}
 	return nil
 }

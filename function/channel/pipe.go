@@ -17,20 +17,11 @@ import (
 // answerPipe sends the rest of the answer through a pipe. sent is false if no pipe is available;
 // then body is unread.
 func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool, err error) {
-	r, w, err := os.Pipe()
+	r, w, err := newPipe()
 	if err != nil { // too many files
 		return false, nil
 	}
 	defer func() { _ = w.Close() }()
-	raw, err := w.SyscallConn()
-	if err == nil {
-		cerr := raw.Control(func(fd uintptr) { _, err = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, wire.PipeSize) })
-		err = cmp.Or(cerr, err)
-	}
-	if err != nil { // the user has many pipes; a small pipe is slower than DATA
-		_ = r.Close()
-		return false, nil
-	}
 	err = f.w.SendFile(&s.ctx, wire.KindPipe, s.id, nil, nil, r)
 	_ = r.Close() // a write must fail once the engine closes its end
 	if errors.Is(err, unix.ETOOMANYREFS) {
@@ -58,4 +49,21 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 			return true, rerr
 		}
 	}
+}
+
+// newPipe makes a large pipe. It fails if the user has many pipes: a small pipe is slower than DATA.
+func newPipe() (r, w *os.File, err error) {
+	if r, w, err = os.Pipe(); err != nil {
+		return nil, nil, err
+	}
+	raw, err := w.SyscallConn()
+	if err == nil {
+		cerr := raw.Control(func(fd uintptr) { _, err = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, wire.PipeSize) })
+		err = cmp.Or(cerr, err)
+	}
+	if err != nil {
+		_, _ = r.Close(), w.Close()
+		return nil, nil, err
+	}
+	return r, w, nil
 }

@@ -268,25 +268,27 @@ func (f *function) frame(h wire.Header, p []byte, got lent) (err error) {
 	case wire.KindCancel:
 		s.ctx.cancel()
 	case wire.KindWindow:
-		n, err := wire.ParseWindow(p)
-		if err != nil {
-			return err
-		}
-		return s.out.Add(n)
+		return s.out.AddWindow(p)
 	case wire.KindSocket:
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.events[h.ID] == nil {
-			return nil
-		}
-		select {
-		case s.lent <- got: // handle closes a socket that stays unused
-			got = lent{}
-		default:
-			return fmt.Errorf("%w: SOCKET, which nobody asked for", ErrProtocol)
-		}
+		got, err = f.lend(s, got)
+		return err
 	}
 	return nil
+}
+
+// lend passes got to the handler. It returns the part of got that is still the caller's.
+func (f *function) lend(s *served, got lent) (lent, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.events[s.id] == nil {
+		return got, nil
+	}
+	select {
+	case s.lent <- got: // handle closes a socket that stays unused
+		return lent{}, nil
+	default:
+		return got, fmt.Errorf("%w: SOCKET, which nobody asked for", ErrProtocol)
+	}
 }
 
 func (f *function) invoke(h wire.Header, p []byte) error {
@@ -388,21 +390,16 @@ func (f *function) answer(s *served, a *Answer) error {
 	if c, ok := a.Body.(io.Closer); ok {
 		defer func() { _ = c.Close() }()
 	}
-	status := a.Status
-	if status == 0 {
-		status = 200
-	}
 	kept := f.metas.Get().(*[]byte)
 	defer f.metas.Put(kept)
-	meta := wire.AppendResponse((*kept)[:0], status, a.Headers)
+	meta := wire.AppendResponse((*kept)[:0], cmp.Or(a.Status, 200), a.Headers)
 	if cap(meta) <= wire.Chunk {
 		*kept = meta
 	}
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("answer: %d bytes of headers, at most %d", len(meta), MaxMeta)
 	}
-	body := a.Body
-	if body == nil {
+	if a.Body == nil {
 		return f.w.Send(&s.ctx, wire.KindResponse, 0, s.id, meta, nil)
 	}
 	if f.files {
@@ -410,6 +407,12 @@ func (f *function) answer(s *served, a *Answer) error {
 			return err
 		}
 	}
+	return f.answerBody(s, a, meta)
+}
+
+// answerBody sends RESPONSE and the body in frames, to the client's socket, or through a pipe.
+func (f *function) answerBody(s *served, a *Answer, meta []byte) error {
+	body := a.Body
 	var buf []byte
 	if n := wire.LenOf(body); wire.Chunk < n && n <= mostWhole {
 		b := f.large.Get().(*[mostWhole]byte)
@@ -424,30 +427,42 @@ func (f *function) answer(s *served, a *Answer) error {
 	var rerr error
 	if a.Status != 101 { // the client sends no byte before it has the 101
 		n, rerr = wire.ReadFirst(body, buf)
-	}
-	switch {
-	case a.Status == 101:
-	case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-		return f.w.Send(&s.ctx, wire.KindResponse, 0, s.id, meta, buf[:n])
-	case n == 0:
-		return rerr
-	}
-	much := n == len(buf) && rerr == nil
-	if much && s.Socket {
-		if sent, err := f.answerSocket(s, meta, body, buf); sent || err != nil {
-			return err
+		switch {
+		case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
+			return f.w.Send(&s.ctx, wire.KindResponse, 0, s.id, meta, buf[:n])
+		case n == 0:
+			return rerr
 		}
+	}
+	var sent bool
+	var err error
+	if n == len(buf) && rerr == nil {
+		sent, err = f.answerMuch(s, meta, body, buf)
 	} else {
-		err := f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, buf[:n])
-		if err = cmp.Or(err, rerr); err != nil {
-			return err
-		}
+		err = cmp.Or(f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, buf[:n]), rerr)
 	}
-	if much && f.files {
-		if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
-			return err
-		}
+	if sent || err != nil {
+		return err
 	}
+	return f.answerFrames(s, body, buf)
+}
+
+// answerMuch sends RESPONSE and buf, which is full. sent is true if the rest of body went to the
+// client's socket or through a pipe; else the rest is unread.
+func (f *function) answerMuch(s *served, meta []byte, body io.Reader, buf []byte) (sent bool, err error) {
+	if s.Socket {
+		sent, err = f.answerSocket(s, meta, body, buf)
+	} else {
+		err = f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, buf)
+	}
+	if sent || err != nil || !f.files {
+		return sent, err
+	}
+	return f.answerPipe(s, body, buf)
+}
+
+// answerFrames sends the rest of body as DATA, through buf.
+func (f *function) answerFrames(s *served, body io.Reader, buf []byte) error {
 	if s.Length >= 0 {
 		defer s.watch()()
 	}

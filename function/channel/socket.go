@@ -45,17 +45,9 @@ var errLostSocket = errors.New("take the client's socket: too many open files")
 // chunks (RFC 9112 section 7.1): first buf, which is full, then the rest of body. If the engine
 // refuses, sent is false: buf has gone to the engine, and the rest of body is unread.
 func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []byte) (sent bool, err error) {
-	if err := f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, nil); err != nil {
+	got, err := f.askSocket(s, meta)
+	if err != nil {
 		return false, err
-	}
-	if err := f.w.Send(&s.ctx, wire.KindSocket, 0, s.id, nil, nil); err != nil {
-		return false, err
-	}
-	var got lent
-	select {
-	case got = <-s.lent:
-	case <-s.ctx.Done():
-		return false, context.Cause(&s.ctx)
 	}
 	switch {
 	case got.lost:
@@ -75,6 +67,22 @@ func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []by
 		return true, err
 	}
 	return true, f.w.Send(&s.ctx, wire.KindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
+}
+
+// askSocket sends the answer's head and waits for the client's socket, or the refusal.
+func (f *function) askSocket(s *served, meta []byte) (got lent, err error) {
+	if err := f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, nil); err != nil {
+		return got, err
+	}
+	if err := f.w.Send(&s.ctx, wire.KindSocket, 0, s.id, nil, nil); err != nil {
+		return got, err
+	}
+	select {
+	case got = <-s.lent:
+		return got, nil
+	case <-s.ctx.Done():
+		return got, context.Cause(&s.ctx)
+	}
 }
 
 // writeChunks writes buf and the rest of body to socket, through buf, until ctx ends. The engine

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
@@ -91,4 +92,12 @@ func (c *Credit) End(err error) {
 		c.err = err
 		c.changed.Broadcast()
 	}
+}
+
+// AddWindow adds the bytes that the payload of WINDOW grants.
+func (c *Credit) AddWindow(p []byte) error {
+	if len(p) != 4 {
+		return fmt.Errorf("%w: window of %d bytes", ErrProtocol, len(p))
+	}
+	return c.Add(int(binary.LittleEndian.Uint32(p)))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 )
 
@@ -39,6 +40,39 @@ const (
 	KindCallFile Kind = 0x31
 )
 
+// rules say what the header of a kind may hold. A kind without rules never reaches a Reader.
+type rules uint8
+
+const (
+	ofChannel    rules = 1 << iota // the id is 0
+	ofInvocation                   // the id is not 0
+	ofCall                         // the id is at least FirstCall
+	ofAny                          // any id
+	mayContinue                    // FlagMore
+	mayCarry                       // one descriptor
+)
+
+var kinds = [...]rules{
+	KindReady:    ofChannel,
+	KindFailed:   ofChannel,
+	KindInvoke:   ofInvocation | mayContinue,
+	KindResponse: ofInvocation | mayContinue,
+	KindData:     ofInvocation | mayContinue,
+	KindError:    ofInvocation,
+	KindCancel:   ofInvocation,
+	KindWindow:   ofInvocation,
+	KindLog:      ofAny,
+	KindStop:     ofChannel,
+	KindParked:   ofChannel,
+	KindLoad:     ofChannel,
+	KindFD:       ofInvocation | mayCarry,
+	KindFile:     ofInvocation,
+	KindPipe:     ofInvocation | mayCarry,
+	KindSocket:   ofInvocation | mayCarry,
+	KindCall:     ofCall | mayContinue,
+	KindCallFile: ofCall | mayCarry,
+}
+
 // HeaderSize is the size of a Header in bytes.
 const HeaderSize = 16
 
@@ -59,6 +93,45 @@ type Header struct {
 
 // More reports whether FlagMore is set.
 func (h Header) More() bool { return h.Flags&FlagMore != 0 }
+
+// parseHeader decodes the HeaderSize bytes of b.
+func parseHeader(b []byte) Header {
+	return Header{
+		Len: int(binary.LittleEndian.Uint32(b)), Kind: Kind(b[4]), Flags: b[5],
+		FDs: int(binary.LittleEndian.Uint16(b[6:])), ID: binary.LittleEndian.Uint64(b[8:]),
+	}
+}
+
+// check returns ErrProtocol for a header that neither side may send.
+func (h Header) check() error {
+	var r rules
+	if int(h.Kind) < len(kinds) {
+		r = kinds[h.Kind]
+	}
+	switch {
+	case h.Len > MaxPayload:
+		return fmt.Errorf("%w: frame of %d bytes", ErrProtocol, h.Len)
+	case r == 0:
+		return fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.Kind))
+	case h.FDs > 1, h.FDs == 1 && r&mayCarry == 0:
+		return fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.FDs, uint8(h.Kind))
+	case h.Flags&^FlagMore != 0, h.More() && r&mayContinue == 0:
+		return fmt.Errorf("%w: flags 0x%02x in frame kind 0x%02x", ErrProtocol, h.Flags, uint8(h.Kind))
+	}
+	return h.checkID(r)
+}
+
+func (h Header) checkID(r rules) error {
+	switch {
+	case r&ofChannel != 0 && h.ID != 0:
+		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.Kind), h.ID)
+	case r&ofInvocation != 0 && h.ID == 0:
+		return fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.Kind))
+	case r&ofCall != 0 && h.ID < FirstCall:
+		return fmt.Errorf("%w: frame kind 0x%02x with the number %d", ErrProtocol, uint8(h.Kind), h.ID)
+	}
+	return nil
+}
 
 // Append appends the encoded header to b.
 func (h Header) Append(b []byte) []byte {
@@ -129,56 +202,36 @@ func (f *Reader) Next() (Header, []byte, error) {
 		}
 		return Header{}, nil, err
 	}
-	n := binary.LittleEndian.Uint32(b)
-	h := Header{Len: int(n), Kind: Kind(b[4]), Flags: b[5], ID: binary.LittleEndian.Uint64(b[8:])}
-	h.FDs = int(binary.LittleEndian.Uint16(b[6:]))
+	h := parseHeader(b)
 	_, _ = f.r.Discard(HeaderSize) // cannot fail after Peek
-	f.start, f.end = f.end, f.end+HeaderSize+int64(n)
-	switch {
-	case n > MaxPayload:
-		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
-	case (h.Kind < KindReady || h.Kind > KindLoad) && h.Kind != KindFD && h.Kind != KindFile && h.Kind != KindPipe && h.Kind != KindSocket &&
-		h.Kind != KindCall && h.Kind != KindCallFile:
-		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.Kind))
-	case h.FDs != 0 && (h.Kind != KindFD && h.Kind != KindPipe && h.Kind != KindSocket && h.Kind != KindCallFile || h.FDs != 1):
-		return h, nil, fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.FDs, uint8(h.Kind))
-	case h.Flags&^FlagMore != 0,
-		h.More() && h.Kind != KindInvoke && h.Kind != KindResponse && h.Kind != KindData && h.Kind != KindCall:
-		return h, nil, fmt.Errorf("%w: flags 0x%02x in frame kind 0x%02x", ErrProtocol, h.Flags, uint8(h.Kind))
+	f.start, f.end = f.end, f.end+HeaderSize+int64(h.Len)
+	if err := h.check(); err != nil {
+		return h, nil, err
 	}
-	switch h.Kind {
-	case KindReady, KindFailed, KindStop, KindParked, KindLoad: // about the channel
-		if h.ID != 0 {
-			return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.Kind), h.ID)
-		}
-	case KindInvoke, KindResponse, KindData, KindError, KindCancel, KindWindow, KindFD, KindFile, KindPipe, KindSocket:
-		if h.ID == 0 {
-			return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.Kind))
-		}
-	case KindCall, KindCallFile:
-		if h.ID < FirstCall {
-			return h, nil, fmt.Errorf("%w: frame kind 0x%02x with the number %d", ErrProtocol, uint8(h.Kind), h.ID)
-		}
-	case KindLog: // about the channel or an invocation
-	}
+	p, err := f.read(h.Len)
+	return h, p, err
+}
+
+// read reads a payload.
+func (f *Reader) read(n int) ([]byte, error) {
 	// A payload that is whole in the buffer needs no copy.
-	if h.Len <= f.r.Buffered() {
-		p, _ := f.r.Peek(h.Len)
-		_, _ = f.r.Discard(h.Len)
-		return h, p, nil
+	if n <= f.r.Buffered() {
+		p, _ := f.r.Peek(n)
+		_, _ = f.r.Discard(n)
+		return p, nil
 	}
 	f.payload = payloads.Get().(*[]byte)
-	if cap(*f.payload) < h.Len {
-		*f.payload = make([]byte, max(h.Len, Chunk))
+	if cap(*f.payload) < n {
+		*f.payload = make([]byte, max(n, Chunk))
 	}
-	p := (*f.payload)[:h.Len]
+	p := (*f.payload)[:n]
 	if _, err := io.ReadFull(f.r, p); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return h, nil, err
+		return nil, err
 	}
-	return h, p, nil
+	return p, nil
 }
 
 // Split splits the payload of INVOKE and RESPONSE: u32 n, n bytes of JSON, the body.
@@ -202,14 +255,6 @@ func Unmarshal(p []byte, v any) error {
 		return fmt.Errorf("%w: metadata: %w", ErrProtocol, err)
 	}
 	return nil
-}
-
-// ParseWindow parses the payload of WINDOW, a number of bytes.
-func ParseWindow(p []byte) (int, error) {
-	if len(p) != 4 {
-		return 0, fmt.Errorf("%w: window of %d bytes", ErrProtocol, len(p))
-	}
-	return int(binary.LittleEndian.Uint32(p)), nil
 }
 
 // ResponseMeta is the JSON of RESPONSE.
@@ -240,16 +285,20 @@ func badHeader(h []string) error { return fmt.Errorf("%w: header %q", ErrProtoco
 // token matches a token of RFC 9110 section 5.6.2.
 func token(s string) bool {
 	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case c == '!' || c == '#' || c == '$' || c == '%' || c == '&' || c == '\'' || c == '*' || c == '+' ||
-			c == '-' || c == '.' || c == '^' || c == '_' || c == '`' || c == '|' || c == '~':
-		default:
+		if !tokenBytes[s[i]] {
 			return false
 		}
 	}
 	return s != ""
 }
+
+var tokenBytes = func() (token [256]bool) {
+	for c := range 256 {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		token[c] = letter || strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
+	}
+	return token
+}()
 
 // visible refuses bytes that could end a request's target: RFC 9112 section 3.
 func visible(s string) bool {

@@ -93,20 +93,12 @@ func (w *Writer) sendWith(ctx context.Context, k Kind, flags uint8, id uint64, m
 	if rights != nil {
 		h.FDs = 1
 	}
-	coalesces := (k == KindInvoke || k == KindResponse || k == KindFD && rights == nil) && n <= smallFrame
+	coalesces := h.coalesces()
 	if coalesces && w.join(h, meta, body) {
 		return nil
 	}
-	select {
-	case w.turn <- struct{}{}:
-	default:
-		select {
-		case w.turn <- struct{}{}:
-		case <-w.done:
-			return ErrClosed
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if err := w.takeTurn(ctx); err != nil {
+		return err
 	}
 	if cap(w.head) > 2*mostCoalesced {
 		w.head = nil
@@ -121,17 +113,37 @@ func (w *Writer) sendWith(ctx context.Context, k Kind, flags uint8, id uint64, m
 		w.coalesce()
 	}
 	sent, err := w.try(body, rights)
-	if err != nil {
-		<-w.turn
-		if rights != nil && errors.Is(err, unix.ETOOMANYREFS) { // no byte went out
-			return err
-		}
-		return w.failed(err)
-	}
-	if sent == len(w.head)+len(body) {
-		<-w.turn
+	if err == nil && sent < len(w.head)+len(body) {
+		w.sendRest(body, sent)
 		return nil
 	}
+	<-w.turn
+	if err == nil || rights != nil && errors.Is(err, unix.ETOOMANYREFS) { // no byte went out
+		return err
+	}
+	return w.failed(err)
+}
+
+// takeTurn waits for earlier frames.
+func (w *Writer) takeTurn(ctx context.Context) error {
+	select {
+	case w.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case w.turn <- struct{}{}:
+		return nil
+	case <-w.done:
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// sendRest starts a goroutine that sends all but the first sent bytes of head and body, and passes
+// the turn on.
+func (w *Writer) sendRest(body []byte, sent int) {
 	inHead := min(sent, len(w.head))
 	rest := append(append([]byte(nil), w.head[inHead:]...), body[sent-inHead:]...)
 	w.wg.Go(func() {
@@ -141,7 +153,11 @@ func (w *Writer) sendWith(ctx context.Context, k Kind, flags uint8, id uint64, m
 			_ = w.failed(err)
 		}
 	})
-	return nil
+}
+
+// coalesces reports whether the frame may share a message with frames of other goroutines.
+func (h Header) coalesces() bool {
+	return (h.Kind == KindInvoke || h.Kind == KindResponse || h.Kind == KindFD && h.FDs == 0) && h.Len <= smallFrame
 }
 
 // put appends the header and metadata of a frame to head.
