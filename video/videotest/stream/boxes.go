@@ -102,12 +102,9 @@ func newTrack(t testing.TB, name string, init []byte) *track {
 	if len(names) != 2 || names[0] != "ftyp" || names[1] != "moov" {
 		t.Fatalf("%s: the initialisation segment has %q", name, names)
 	}
-	brands := map[string]bool{}
-	for _, b := range one[*mp4.Ftyp](t, init, "ftyp").CompatibleBrands {
-		brands[string(b.CompatibleBrand[:])] = true
-	}
-	if !brands["iso6"] {
-		t.Errorf("%s: brands %v", name, brands)
+	brands := one[*mp4.Ftyp](t, init, "ftyp").CompatibleBrands
+	if !slices.ContainsFunc(brands, func(b mp4.CompatibleBrandElem) bool { return string(b.CompatibleBrand[:]) == "iso6" }) {
+		t.Errorf("%s: brands %s", name, brands)
 	}
 	tr := &track{
 		name: name, scale: one[*mp4.Mdhd](t, init, "moov", "trak", "mdia", "mdhd").Timescale, id: one[*mp4.Tkhd](t, init, "moov", "trak", "tkhd").TrackID,
@@ -161,15 +158,7 @@ func (tr *track) checkStart(t testing.TB) {
 func (tr *track) add(t testing.TB, b []byte) {
 	t.Helper()
 	name := fmt.Sprintf("%s: segment %d", tr.name, len(tr.segments)+1)
-	names, sizes := top(t, b)
-	head := 0 // bytes before moof
-	for len(names) > 0 && slices.Contains([]string{"styp", "sidx", "prft", "emsg"}, names[0]) {
-		head += sizes[0]
-		names, sizes = names[1:], sizes[1:]
-	}
-	if !slices.Equal(names, []string{"moof", "mdat"}) {
-		t.Fatalf("%s has %q", name, names)
-	}
+	head, sizes := fragment(t, name, b)
 	s := &reading{
 		track: tr, name: name, segment: segment{size: len(b)},
 		header: one[*mp4.Tfhd](t, b, "moof", "traf", "tfhd"), begin: tr.checkBegin(t, name, b),
@@ -194,6 +183,21 @@ func (tr *track) add(t testing.TB, b []byte) {
 	}
 	tr.end += s.duration
 	tr.segments = append(tr.segments, s.segment)
+}
+
+// fragment returns the number of bytes before the moof of a media segment, and the sizes of its moof
+// and mdat.
+func fragment(t testing.TB, name string, b []byte) (head int, sizes []int) {
+	t.Helper()
+	names, sizes := top(t, b)
+	for len(names) > 0 && slices.Contains([]string{"styp", "sidx", "prft", "emsg"}, names[0]) {
+		head += sizes[0]
+		names, sizes = names[1:], sizes[1:]
+	}
+	if !slices.Equal(names, []string{"moof", "mdat"}) {
+		t.Fatalf("%s has %q", name, names)
+	}
+	return head, sizes
 }
 
 // checkBegin checks that a media segment follows the one before, and returns its decode time.

@@ -59,7 +59,7 @@ var (
 	unsigned        = regexp.MustCompile(`^[0-9]{1,19}$`)
 	positive        = regexp.MustCompile(`^[1-9][0-9]*$`)
 	truth           = regexp.MustCompile(`^(true|false)$`)
-	duration        = regexp.MustCompile(`^PT(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?$`)
+	durationPattern = regexp.MustCompile(`^PT(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?$`)
 	token           = regexp.MustCompile(`^\S+$`)
 
 	descriptor = rule{attrs: map[string]*regexp.Regexp{"schemeIdUri!": token, "value": anything, "id": anything}}
@@ -78,11 +78,11 @@ var (
 	// manifests. The order of children is the schema's.
 	rules = map[string]rule{
 		"MPD": {
-			attrs:    map[string]*regexp.Regexp{"profiles!": something, "type": regexp.MustCompile(`^static$`), "mediaPresentationDuration!": duration, "minBufferTime!": duration, "xmlns": anything, "id": anything},
+			attrs:    map[string]*regexp.Regexp{"profiles!": something, "type": regexp.MustCompile(`^static$`), "mediaPresentationDuration!": durationPattern, "minBufferTime!": durationPattern, "xmlns": anything, "id": anything},
 			children: []string{"ProgramInformation*", "BaseURL*", "Location*", "PatchLocation*", "ServiceDescription*", "InitializationSet*", "InitializationGroup*", "InitializationPresentation*", "ContentProtection*", "Period+"},
 		},
 		"Period": {
-			attrs: map[string]*regexp.Regexp{"id": something, "start": duration, "duration": duration},
+			attrs: map[string]*regexp.Regexp{"id": something, "start": durationPattern, "duration": durationPattern},
 			children: []string{
 				"BaseURL*", "SegmentBase", "SegmentList", "SegmentTemplate", "AssetIdentifier", "EventStream*", "ServiceDescription*",
 				"ContentProtection*", "AdaptationSet*", "Subset*", "SupplementalProperty*", "EmptyAdaptationSet*", "GroupLabel*", "Preselection*",
@@ -131,6 +131,27 @@ func (e *element) follow(at string) (wrong []string) {
 	if !known || e.XMLName.Space != space {
 		return []string{at + ": no element that is known of " + e.XMLName.Space}
 	}
+	return slices.Concat(e.followAttrs(r, at), e.followChildren(r, at), e.followRequired(r, at))
+}
+
+// followRequired checks that an element has the attributes and children it needs.
+func (e *element) followRequired(r rule, at string) (wrong []string) {
+	for name := range r.attrs {
+		if required, is := strings.CutSuffix(name, "!"); is && e.attr(required) == "" {
+			wrong = append(wrong, at+": no attribute "+required)
+		}
+	}
+	for _, name := range r.children {
+		required, is := strings.CutSuffix(name, "+")
+		if is && !slices.ContainsFunc(e.Children, func(c *element) bool { return c.XMLName == xml.Name{Space: space, Local: required} }) {
+			wrong = append(wrong, at+": no child "+required)
+		}
+	}
+	return wrong
+}
+
+// followAttrs checks the attributes of an element.
+func (e *element) followAttrs(r rule, at string) (wrong []string) {
 	for _, a := range e.Attrs {
 		if a.Name.Space != "" {
 			continue
@@ -143,11 +164,11 @@ func (e *element) follow(at string) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("%s: attribute %s=%q", at, a.Name.Local, a.Value))
 		}
 	}
-	for name := range r.attrs {
-		if required, is := strings.CutSuffix(name, "!"); is && e.attr(required) == "" {
-			wrong = append(wrong, at+": no attribute "+required)
-		}
-	}
+	return wrong
+}
+
+// followChildren checks the descendants of an element.
+func (e *element) followChildren(r rule, at string) (wrong []string) {
 	place := 0
 	count := map[string]int{}
 	for _, c := range e.Children {
@@ -168,11 +189,6 @@ func (e *element) follow(at string) (wrong []string) {
 		}
 		place = max(place, i)
 		wrong = append(wrong, c.follow(at)...)
-	}
-	for _, name := range r.children {
-		if required, is := strings.CutSuffix(name, "+"); is && count[required] == 0 {
-			wrong = append(wrong, at+": no child "+required)
-		}
 	}
 	return wrong
 }
@@ -197,35 +213,51 @@ func parseManifest(text []byte) (root *element, wrong []string) {
 	}
 	ids := map[string]bool{}
 	for _, set := range root.all("Period")[0].all("AdaptationSet") {
+		if set.attr("segmentAlignment") != "true" && len(set.all("Representation")) > 1 {
+			wrong = append(wrong, fmt.Sprintf("a set of %d representations is not aligned", len(set.all("Representation"))))
+		}
 		for _, r := range set.all("Representation") {
 			id := r.attr("id")
 			if ids[id] {
 				wrong = append(wrong, "two representations "+id)
 			}
 			ids[id] = true
-			if set.attr("mimeType") == "" && r.attr("mimeType") == "" {
-				wrong = append(wrong, id+" has no mimeType")
-			}
-			templates := append(set.all("SegmentTemplate"), r.all("SegmentTemplate")...)
-			if len(templates) == 0 {
-				if len(r.all("BaseURL")) != 1 {
-					wrong = append(wrong, id+" has neither template nor address")
-				}
-				continue
-			}
-			template := templates[len(templates)-1]
-			if media := template.attr("media"); !strings.Contains(media, "$Number$") && !strings.Contains(media, "$Time$") || strings.Contains(template.attr("initialization"), "$Number") {
-				wrong = append(wrong, id+": its template "+media)
-			}
-			if (len(template.all("SegmentTimeline")) == 0) == (template.attr("duration") == "") {
-				wrong = append(wrong, id+" has not one of timeline and duration")
-			}
-			if set.attr("segmentAlignment") != "true" && len(set.all("Representation")) > 1 {
-				wrong = append(wrong, id+" is not aligned")
-			}
+			wrong = append(wrong, representation(set, r)...)
 		}
 	}
 	return root, wrong
+}
+
+// representation checks the standard's constraints between the values of a representation in a set.
+func representation(set, r *element) (wrong []string) {
+	id := r.attr("id")
+	if set.attr("mimeType") == "" && r.attr("mimeType") == "" {
+		wrong = append(wrong, id+" has no mimeType")
+	}
+	template := templateOf(set, r)
+	if template == nil {
+		if len(r.all("BaseURL")) != 1 {
+			wrong = append(wrong, id+" has neither template nor address")
+		}
+		return wrong
+	}
+	if media := template.attr("media"); !strings.Contains(media, "$Number$") && !strings.Contains(media, "$Time$") || strings.Contains(template.attr("initialization"), "$Number") {
+		wrong = append(wrong, id+": its template "+media)
+	}
+	if (len(template.all("SegmentTimeline")) == 0) == (template.attr("duration") == "") {
+		wrong = append(wrong, id+" has not one of timeline and duration")
+	}
+	return wrong
+}
+
+// templateOf returns the segment template of a representation: its own, else that of its set, else
+// nil.
+func templateOf(set, r *element) *element {
+	templates := append(set.all("SegmentTemplate"), r.all("SegmentTemplate")...)
+	if len(templates) == 0 {
+		return nil
+	}
+	return templates[len(templates)-1]
 }
 
 // CheckManifest checks a manifest without the segments.
@@ -238,7 +270,7 @@ func CheckManifest(t testing.TB, text []byte) {
 
 // seconds returns the value of an xs:duration in seconds, NaN if s is invalid.
 func seconds(s string) float64 {
-	m := duration.FindStringSubmatch(s)
+	m := durationPattern.FindStringSubmatch(s)
 	if m == nil {
 		return math.NaN()
 	}
@@ -265,54 +297,65 @@ func checkDASH(t testing.TB, base string, tracks map[string]*track) {
 	found := 0
 	for _, set := range root.all("Period")[0].all("AdaptationSet") {
 		for _, r := range set.all("Representation") {
-			templates := append(set.all("SegmentTemplate"), r.all("SegmentTemplate")...)
-			if len(templates) == 0 {
+			template := templateOf(set, r)
+			if template == nil {
 				get(t, base+"/dash/"+strings.TrimSpace(r.all("BaseURL")[0].Text))
 				continue
 			}
 			found++
-			template := templates[len(templates)-1]
-			address := strings.NewReplacer("$RepresentationID$", r.attr("id"))
-			init := address.Replace(template.attr("initialization"))
-			tr := tracks[path.Dir(init)]
-			if tr == nil {
-				t.Errorf("%s: HLS knows no %s", r.attr("id"), init)
-				continue
-			}
-			if again := newTrack(t, init, get(t, base+"/dash/"+init)); again.scale != tr.scale || template.attr("timescale") != fmt.Sprint(tr.scale) {
-				t.Errorf("%s: timescale %s, that of its segments is %d", r.attr("id"), template.attr("timescale"), tr.scale)
-			}
-			var durations []uint64
-			for _, s := range template.all("SegmentTimeline")[0].all("S") {
-				d, _ := strconv.ParseUint(s.attr("d"), 10, 64) // the attribute holds digits only
-				repeat, _ := strconv.Atoi(s.attr("r"))
-				for range repeat + 1 {
-					durations = append(durations, d)
-				}
-			}
-			if len(durations) != len(tr.segments) {
-				t.Errorf("%s: %d segments, %d in HLS", r.attr("id"), len(durations), len(tr.segments))
-				continue
-			}
-			first, _ := strconv.Atoi(template.attr("startNumber"))
-			for i, s := range tr.segments {
-				if durations[i] != s.duration {
-					t.Errorf("%s: segment %d takes %d, its samples %d", r.attr("id"), i+1, durations[i], s.duration)
-				}
-				media := strings.ReplaceAll(address.Replace(template.attr("media")), "$Number$", strconv.Itoa(first+i))
-				if b := get(t, base+"/dash/"+media); len(b) != s.size {
-					t.Errorf("%s: segment %d has %d bytes, %d in HLS", r.attr("id"), i+1, len(b), s.size)
-				}
-			}
-			if whole := float64(tr.end) / float64(tr.scale); math.Abs(whole-long) > 0.5 {
-				t.Errorf("%s takes %.3f s of the presentation's %.3f", r.attr("id"), whole, long)
-			}
-			if bandwidth, _ := strconv.ParseFloat(r.attr("bandwidth"), 64); bandwidth < math.Floor(tr.peak()) {
-				t.Errorf("%s: a segment takes %.0f bits a second, more than the %.0f that are announced", r.attr("id"), tr.peak(), bandwidth)
-			}
+			checkRepresentation(t, base+"/dash/", r, template, tracks, long)
 		}
 	}
 	if found != len(tracks) {
 		t.Errorf("%d representations, %d tracks in HLS", found, len(tracks))
 	}
+}
+
+// checkRepresentation checks a representation in a presentation of so many seconds, and its
+// segments, against the track of HLS.
+func checkRepresentation(t testing.TB, base string, r, template *element, tracks map[string]*track, long float64) {
+	t.Helper()
+	address := strings.NewReplacer("$RepresentationID$", r.attr("id"))
+	init := address.Replace(template.attr("initialization"))
+	tr := tracks[path.Dir(init)]
+	if tr == nil {
+		t.Errorf("%s: HLS knows no %s", r.attr("id"), init)
+		return
+	}
+	if again := newTrack(t, init, get(t, base+init)); again.scale != tr.scale || template.attr("timescale") != fmt.Sprint(tr.scale) {
+		t.Errorf("%s: timescale %s, that of its segments is %d", r.attr("id"), template.attr("timescale"), tr.scale)
+	}
+	durations := durationsOf(template)
+	if len(durations) != len(tr.segments) {
+		t.Errorf("%s: %d segments, %d in HLS", r.attr("id"), len(durations), len(tr.segments))
+		return
+	}
+	first, _ := strconv.Atoi(template.attr("startNumber"))
+	for i, s := range tr.segments {
+		if durations[i] != s.duration {
+			t.Errorf("%s: segment %d takes %d, its samples %d", r.attr("id"), i+1, durations[i], s.duration)
+		}
+		media := strings.ReplaceAll(address.Replace(template.attr("media")), "$Number$", strconv.Itoa(first+i))
+		if b := get(t, base+media); len(b) != s.size {
+			t.Errorf("%s: segment %d has %d bytes, %d in HLS", r.attr("id"), i+1, len(b), s.size)
+		}
+	}
+	if whole := float64(tr.end) / float64(tr.scale); math.Abs(whole-long) > 0.5 {
+		t.Errorf("%s takes %.3f s of the presentation's %.3f", r.attr("id"), whole, long)
+	}
+	if bandwidth, _ := strconv.ParseFloat(r.attr("bandwidth"), 64); bandwidth < math.Floor(tr.peak()) {
+		t.Errorf("%s: a segment takes %.0f bits a second, more than the %.0f that are announced", r.attr("id"), tr.peak(), bandwidth)
+	}
+}
+
+// durationsOf returns the durations of the segments in a template's timeline.
+func durationsOf(template *element) (durations []uint64) {
+	for _, s := range template.all("SegmentTimeline")[0].all("S") {
+		d, _ := strconv.ParseUint(s.attr("d"), 10, 64) // the attribute holds digits only
+		repeat, _ := strconv.Atoi(s.attr("r"))
+		for range repeat + 1 {
+			durations = append(durations, d)
+		}
+	}
+	return durations
 }

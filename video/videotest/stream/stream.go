@@ -117,32 +117,7 @@ func CheckMaster(t testing.TB, text []byte) {
 func checkMaster(t testing.TB, text []byte) *playlist {
 	t.Helper()
 	p := parse(t, text)
-	groups := map[string]map[string]bool{} // names by group
-	defaults := map[string]int{}
-	for _, m := range p.Media {
-		group := m.Kind + " " + m.Group
-		if groups[group] == nil {
-			groups[group] = map[string]bool{}
-		}
-		if m.Name == "" || groups[group][m.Name] {
-			t.Errorf("group %s: the name %q is empty, or of two", group, m.Name)
-		}
-		groups[group][m.Name] = true
-		if m.Default == "YES" {
-			defaults[group]++
-		}
-		if m.Language != "" && !languagePattern.MatchString(m.Language) {
-			t.Errorf("group %s: language %q", group, m.Language)
-		}
-		if m.URI == "" || strings.Contains(m.URI, ":") {
-			t.Errorf("group %s: address %q", group, m.URI)
-		}
-	}
-	for group, n := range defaults {
-		if n > 1 {
-			t.Errorf("group %s: %d are the default", group, n)
-		}
-	}
+	groups := checkGroups(t, p)
 	if len(p.Playlists) == 0 {
 		t.Error("no playlists")
 	}
@@ -157,6 +132,36 @@ func checkMaster(t testing.TB, text []byte) *playlist {
 		}
 	}
 	return p
+}
+
+// checkGroups checks the groups of renditions in a master playlist, and returns the names of each.
+func checkGroups(t testing.TB, p *playlist) map[string]map[string]bool {
+	t.Helper()
+	groups := map[string]map[string]bool{} // names by group
+	defaults := map[string]bool{}
+	for _, m := range p.Media {
+		group := m.Kind + " " + m.Group
+		if groups[group] == nil {
+			groups[group] = map[string]bool{}
+		}
+		if m.Name == "" || groups[group][m.Name] {
+			t.Errorf("group %s: the name %q is empty, or of two", group, m.Name)
+		}
+		groups[group][m.Name] = true
+		if m.Default == "YES" {
+			if defaults[group] {
+				t.Errorf("group %s: several are the default", group)
+			}
+			defaults[group] = true
+		}
+		if m.Language != "" && !languagePattern.MatchString(m.Language) {
+			t.Errorf("group %s: language %q", group, m.Language)
+		}
+		if m.URI == "" || strings.Contains(m.URI, ":") {
+			t.Errorf("group %s: address %q", group, m.URI)
+		}
+	}
+	return groups
 }
 
 // checkHLS checks the playlists and their segments. The result holds the tracks by folder.
@@ -179,17 +184,23 @@ func checkHLS(t testing.TB, base string) map[string]*track {
 			t.Errorf("%s: %+v", m.URI, p)
 		}
 	}
-	targets := map[float64]string{}
-	for _, tr := range tracks {
-		targets[tr.target] = tr.name
-	}
-	if len(targets) > 1 { // RFC 8216, 6.2.4
-		t.Errorf("the playlists have several target durations: %v", targets)
-	}
+	checkTargets(t, tracks)
 	for _, k := range master.Keys {
 		checkKeys(t, base+"/hls/", k.URI, tracks)
 	}
 	return tracks
+}
+
+// checkTargets checks that all playlists have the same target duration (RFC 8216, 6.2.4).
+func checkTargets(t testing.TB, tracks map[string]*track) {
+	t.Helper()
+	targets := map[float64]string{}
+	for _, tr := range tracks {
+		targets[tr.target] = tr.name
+	}
+	if len(targets) > 1 {
+		t.Errorf("the playlists have several target durations: %v", targets)
+	}
 }
 
 // checkMedia checks a rendition's playlist (RFC 8216bis sections 4.4.3, 4.4.4) and segments.
