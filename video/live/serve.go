@@ -112,8 +112,8 @@ func (s *Stream) playlistAnswer(name, kind, keep string, skip bool) (answer, err
 	return answer{kind: kind, keep: keep, text: t}, nil
 }
 
-// mediaPlaylist returns a track's playlist once the playlist has the requested part (RFC 8216bis section
-// 6.2.5).
+// mediaPlaylist returns a track's playlist once the playlist has the requested part (RFC 8216bis
+// section 6.2.5).
 func (s *Stream) mediaPlaylist(ctx func() context.Context, name, query string) (answer, error) {
 	keep := keepMoment
 	skip, number, part, err := parseReload(query)
