@@ -49,8 +49,26 @@ func (w *work) run(ctx context.Context) error {
 	return w.make(ctx, a)
 }
 
+// pieces holds the heads of the jobs' files.
+type pieces struct {
+	chunks []chunked
+	sounds []*sounded
+	texts  []*texted
+	sheets *drawn // nil without thumbnails
+}
+
 // make makes all renditions of the plan.
 func (w *work) make(ctx context.Context, a *asset.Asset) error {
+	w.warnOf(a.Source)
+	made, err := w.jobs(ctx, a)
+	if err != nil {
+		return err
+	}
+	return w.publishAll(a, made)
+}
+
+// jobs has the function do all jobs of the plan.
+func (w *work) jobs(ctx context.Context, a *asset.Asset) (*pieces, error) {
 	p := a.Plan
 	estimate := estimateChunks(p, a.Source.Duration)
 	thumbs := 0
@@ -58,45 +76,43 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 		thumbs = 1
 	}
 	w.expect(estimate + len(p.Audio) + len(p.Text) + thumbs + 1)
-	w.warnOf(a.Source)
 	group, ctx := errgroup.WithContext(ctx)
-	var chunks []chunked
+	made := &pieces{sounds: make([]*sounded, len(p.Audio)), texts: make([]*texted, len(p.Text))}
 	if p.Video >= 0 {
 		group.Go(contained(w.log, func() (err error) {
-			chunks, err = w.chunks(ctx, a, estimate)
+			made.chunks, err = w.chunks(ctx, a, estimate)
 			return err
 		}))
 	}
-	sounds := make([]*sounded, len(p.Audio))
 	for i, stream := range p.Audio {
 		group.Go(contained(w.log, func() (err error) {
-			sounds[i], err = w.sound(ctx, a, i, stream)
+			made.sounds[i], err = w.sound(ctx, a, i, stream)
 			return err
 		}))
 	}
-	texts := make([]*texted, len(p.Text))
 	for i, stream := range p.Text {
 		group.Go(contained(w.log, func() (err error) {
-			texts[i], err = w.text(ctx, a, i, stream)
+			made.texts[i], err = w.text(ctx, a, i, stream)
 			return err
 		}))
 	}
-	var sheets *drawn
 	if p.Thumbs > 0 {
 		group.Go(contained(w.log, func() (err error) {
-			sheets, err = w.thumbs(ctx, a)
+			made.sheets, err = w.thumbs(ctx, a)
 			return err
 		}))
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
+	return made, group.Wait()
+}
 
-	renditions, err := w.assembleVideo(p, chunks)
+// publishAll writes the files of all renditions, and makes the asset ready.
+func (w *work) publishAll(a *asset.Asset, made *pieces) error {
+	p := a.Plan
+	renditions, err := w.assembleVideo(p, made.chunks)
 	if err != nil {
 		return err
 	}
-	audio, err := w.assembleAudio(a, sounds)
+	audio, err := w.assembleAudio(a, made.sounds)
 	if err != nil {
 		return err
 	}
@@ -106,12 +122,12 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	}
 	duration := lasts(renditions)
 	w.warnOfCut(p, duration)
-	captions, err := w.publishTexts(a, texts, duration)
+	captions, err := w.publishTexts(a, made.texts, duration)
 	if err != nil {
 		return err
 	}
 	renditions = append(renditions, captions...)
-	thumbnails, err := w.sheets(sheets)
+	thumbnails, err := w.sheets(made.sheets)
 	if err != nil {
 		return err
 	}
