@@ -55,7 +55,7 @@ func CheckTemplate(t *template.Template, bases []Base, runtimes []Runtime, sites
 
 func checkRuntime(t *template.Template, bases []Base, runtimes []Runtime) (Runtime, error) {
 	if t.Runtime == "" {
-		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("missing key \"runtime\": the base %s does not imply a runtime; name a runtime, for example python", t.Base)}
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("missing key \"runtime\": the base %s does not imply a runtime; name a runtime, for example %s", t.Base, runtimes[0].Name())}
 	}
 	i := slices.IndexFunc(runtimes, func(r Runtime) bool { return r.Name() == t.Runtime })
 	if i < 0 && template.BaseName(t.Base) != t.Runtime {

@@ -67,8 +67,8 @@ func (e *ExitError) Code() failure.Code { return failure.BuildFailed }
 // Next returns the user's next step.
 func (e *ExitError) Next() string { return "correct the packages in fret.yaml and build again" }
 
-// signalled reports whether a signal ended the step. PHP ends with 255, which is no signal's
-// status.
+// signalled reports whether a signal ended the step. Interpreters may end with 255, which is no
+// signal's status.
 func (e *ExitError) signalled() bool { return e.Status > 128 && e.Status <= 128+64 }
 
 // ErrUnknownBase says that a base environment is not one of FRE's.

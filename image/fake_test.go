@@ -49,6 +49,9 @@ func (s emptySite) Syntax() template.Site {
 	return template.Site{Request: all, Step: "write a package", Scripts: &template.Names{Key: s.name + "_scripts", Name: all}}
 }
 
+// Packaging has the metadata of the packages in tests.
+func (emptySite) Packaging() Packaging { return Packaging{Metadata: []string{"**/*.dist-info"}} }
+
 // Section is what most sites lock.
 func (emptySite) Section() Section { return &LockedPackages{} }
 

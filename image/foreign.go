@@ -463,7 +463,7 @@ type Interpreter struct {
 	// Version are arguments that print the version, and fail if the library lacks a part that the
 	// bootstrap needs.
 	Version []string
-	Before  string // text before the version in the output: "PHP "
+	Before  string // text before the version in the output: "Lua "
 	Least   string // lowest version: "3.9"
 }
 

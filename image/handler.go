@@ -228,7 +228,7 @@ func scriptInterpreters(line string) ([]string, error) {
 	return words[:1], nil
 }
 
-// machines maps Go's architectures to ELF machines.
+// machines maps values of GOARCH to ELF machines.
 var machines = map[string]elf.Machine{
 	"386": elf.EM_386, "amd64": elf.EM_X86_64, "arm": elf.EM_ARM, "arm64": elf.EM_AARCH64,
 	"loong64": elf.EM_LOONGARCH, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390,

@@ -26,6 +26,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	for i := range entries {
 		names[path.Base(entries[i].Path)] = true
 	}
+	addons := b.addons()
 	missing := map[string]string{} // library → first file that needs it
 	for _, p := range img.Parts {
 		if shared(p) {
@@ -36,7 +37,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 			return err
 		}
 		for i := range tree.Entries {
-			if e := &tree.Entries[i]; maybeELF(e) {
+			if e := &tree.Entries[i]; maybeELF(e, addons) {
 				if err := b.addMissing(path.Join(p.Prefix, e.Path), e, names, missing); err != nil {
 					return err
 				}
@@ -58,9 +59,20 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 // mostMissing exceeds the number of libraries that a user adds one by one.
 const mostMissing = 20
 
-func maybeELF(e *store.Entry) bool {
+// addons returns the extensions of shared libraries beside ".so".
+func (b *Builder) addons() []string {
+	var addons []string
+	for _, site := range b.Sites {
+		if p, ok := site.(Packaged); ok {
+			addons = append(addons, p.Packaging().Addons...)
+		}
+	}
+	return addons
+}
+
+func maybeELF(e *store.Entry, addons []string) bool {
 	base := path.Base(e.Path)
-	return e.Kind == store.KindFile && e.Size > 64 && (e.Mode&0o111 != 0 || strings.HasSuffix(base, ".node") || strings.HasSuffix(base, ".so") || strings.Contains(base, ".so."))
+	return e.Kind == store.KindFile && e.Size > 64 && (e.Mode&0o111 != 0 || slices.Contains(addons, path.Ext(base)) || strings.HasSuffix(base, ".so") || strings.Contains(base, ".so."))
 }
 
 // addMissing adds the libraries that a file needs and names lacks. Files for another C library,

@@ -31,12 +31,12 @@ func TestOfPackage(t *testing.T) {
 			t.Errorf("%s: %q, want %q", library, got, want)
 		}
 	}
-	for name, want := range map[string]bool{"a/driver/node": true, "b/x.node": true, "b/lib.so.1.2": true, "b/x.py": false} {
+	for name, want := range map[string]bool{"a/driver/run": true, "b/x.toy": true, "b/x.duck": false, "b/lib.so.1.2": true, "b/x.py": false} {
 		mode := uint32(0o644)
-		if name == "a/driver/node" {
+		if name == "a/driver/run" {
 			mode = 0o755
 		}
-		if got := maybeELF(&store.Entry{Path: name, Kind: store.KindFile, Size: 100, Mode: mode}); got != want {
+		if got := maybeELF(&store.Entry{Path: name, Kind: store.KindFile, Size: 100, Mode: mode}, []string{".toy"}); got != want {
 			t.Errorf("maybeELF(%s) = %v", name, got)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // Base is a base environment that FRE makes from Debian packages. runtimes.Bases lists all bases.
 type Base struct {
-	Name string   // in the template's base field: "python", "native"
+	Name string   // in the template's base field, for example "native"
 	Spec BaseSpec // packages and omissions
 
 	// Finish runs once in a newly unpacked base environment, for example to compile bytecode. It
@@ -25,7 +25,7 @@ type Base struct {
 // implementations are in runtimes/; runtimes.Sites lists them. A Site is stateless and safe for
 // concurrent use.
 type Site interface {
-	// Name returns the key below the template's packages: "pip", "npm".
+	// Name returns the key below the template's packages.
 	Name() string
 
 	// Syntax returns how templates write requests. Name and Bases are set by [Dialect].
@@ -52,6 +52,25 @@ type Locker interface {
 
 	// Section returns an empty section, to be read from a lock.
 	Section() Section
+}
+
+// Packaged is a Site whose packages have files of the ecosystem's own kinds.
+type Packaged interface {
+	Site
+	Packaging() Packaging
+}
+
+// Packaging describes the packages of an ecosystem.
+type Packaging struct {
+	Metadata []string // path globs of files that describe a package as a whole, for programs and people
+	Addons   []string // extensions of shared libraries beside ".so", each with its dot
+
+	// Kinds of parts are packages of Type, in package URLs (github.com/package-url/purl-spec).
+	Kinds []string
+	Type  string
+	// URLName returns the name in package URLs, with a slash after a namespace; "" for a part that is
+	// no package. nil: the part's name.
+	URLName func(name string) string
 }
 
 // RequestReader is a Site whose request file refers to further files: included files, or the tool's
@@ -86,7 +105,7 @@ type Programs interface {
 // Runtime tells the builder how to run functions of one language. The implementations are in
 // runtimes/; runtimes.All lists them. A Runtime is stateless and safe for concurrent use.
 type Runtime interface {
-	// Name returns the value of the template's runtime field: "python", "go", "http".
+	// Name returns the value of the template's runtime field, for example "native".
 	Name() string
 
 	// Bases returns the FRE bases in which the runtime works, the default first. AnyBase, as the
@@ -267,7 +286,7 @@ type Step struct {
 	Report   func(Progress)
 
 	// Tools returns the rootfs directory of a tool image: the named base with further Debian
-	// packages (pip, npm). The image is built on first use and stays in the store.
+	// packages for a site. The image is built on first use and stays in the store.
 	Tools func(ctx context.Context, base string, debianPackages ...string) (rootfs string, err error)
 
 	// Scratch is a writable directory on the store's file system, removed after the step.

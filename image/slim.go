@@ -26,11 +26,11 @@ type LeftOutFiles struct {
 	Files   int    `json:"files"`
 	Bytes   int64  `json:"bytes"`
 
-	// Names are the names that programs ask for: modules, programs, packages of Java.
+	// Names are the names that programs ask for: modules, programs, packages of classes.
 	Names []string `json:"names,omitempty"`
 }
 
-// slimming decides which files of Debian packages go into a tree, and counts the rest. One
+// slimming decides which files of Debian packages a tree gets, and counts the rest. One
 // goroutine at a time may use it.
 type slimming struct {
 	drop []dropped

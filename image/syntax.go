@@ -43,7 +43,7 @@ type Parser interface {
 var codeArguments = []string{"-c", "-e", "-m", "-p", "-r", "--eval", "--print"}
 
 // SourceOf returns the file of the code that a command line runs, and its interpreter's name: for
-// "node server.js" server.js and node, for "bin/run" the interpreter in the first line of bin/run.
+// "lua serve.lua" serve.lua and lua, for "bin/run" the interpreter in the first line of bin/run.
 // No file: the command runs no source of the code.
 func SourceOf(words []string, read func(file string) []byte) (file, interpreter string) {
 	for i, word := range words {

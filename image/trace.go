@@ -69,12 +69,12 @@ type LeftOutPart struct {
 //   - files beside an opened file with the same stem: x.py and __pycache__/x.*.pyc,
 //     libx.so.1 and libx.so.1.2
 //   - libraries that an ELF file lists
-//   - metadata (dist-info, package.json, …) of each part with a kept file
+//   - metadata of each part with a kept file
 //   - __init__ and empty files in kept directories
 //   - links to kept files; directories above kept files, and directories that were empty
 //   - files that the runtime reads when a function fails ([Traced])
 //
-// A directory without kept files is removed: Python would take it for a package. The new image
+// A directory without kept files is removed: a language could take it for a package. The new image
 // shares contents with the old one. Errors: [ErrSlimmed], *[template.FieldError] for a bad glob,
 // errors of the store.
 func (b *Builder) Slim(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
@@ -147,10 +147,15 @@ const SlimSuffix = "-slim"
 // (pthread_cancel(3)), libnss for look-ups of names.
 var alwaysKept = []string{"etc", "usr/lib/*/libgcc_s.so*", "usr/lib/*/libnss_*", "lib/*/libgcc_s.so*", "lib/*/libnss_*"}
 
-// metadata matches files that describe a package as a whole, for programs and people.
-var metadata = []string{
-	"**/*.dist-info", "**/*.egg-info", "**/package.json", "**/composer.json", "**/composer/installed.*", "**/*.gemspec",
-	"**/LICENSE*", "**/LICENCE*", "**/COPYING*", "**/NOTICE*", "**/copyright",
+// metadata returns globs of files that describe a package as a whole, for programs and people.
+func (b *Builder) metadata() []string {
+	globs := []string{"**/LICENSE*", "**/LICENCE*", "**/COPYING*", "**/NOTICE*", "**/copyright"}
+	for _, site := range b.Sites {
+		if p, ok := site.(Packaged); ok {
+			globs = append(globs, p.Packaging().Metadata...)
+		}
+	}
+	return globs
 }
 
 // tracing chooses the files of one image that stay. One goroutine uses it.
@@ -175,7 +180,7 @@ func (b *Builder) newTracing(img *store.Image, globs []string) (*tracing, error)
 	for _, g := range []struct {
 		globs []string
 		into  *func(string) bool
-	}{{globs, &t.kept}, {metadata, &t.about}} {
+	}{{globs, &t.kept}, {b.metadata(), &t.about}} {
 		dropped, err := debian.Keep(g.globs)
 		if err != nil {
 			return nil, &template.FieldError{Field: "keep", Message: fmt.Sprintf("keep: %s", err)}

@@ -25,18 +25,28 @@ const (
 // BaseRef names the base environment of a template.
 type BaseRef struct {
 	Kind    BaseKind
-	Name    string // of an FRE base: "python"; otherwise a reference, or a clean path below the template's directory
+	Name    string // of an FRE base; otherwise a reference, or a clean path below the template's directory
 	Release string // of an FRE base: codename of the distribution's release; "" for the host's
 }
 
 var (
-	basePattern     = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
-	baseDescription = `the name of a base environment, for example "python" or "python:trixie", or oci:IMAGE, archive:FILE, layout:DIRECTORY, dir:DIRECTORY`
+	basePattern = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
 )
 
-// ParseBase reads a template's base: "python", "python:trixie", "oci:IMAGE", "archive:FILE",
+// ParseBase reads a template's base: "NAME", "NAME:RELEASE", "oci:IMAGE", "archive:FILE",
 // "layout:DIRECTORY", "dir:DIRECTORY".
-func ParseBase(s string) (BaseRef, error) {
+func ParseBase(s string) (BaseRef, error) { return parseBase(s, "NAME or NAME:RELEASE") }
+
+// baseNames are examples of bases for errors: the first base, without and with a release.
+func (dialect *Dialect) baseNames() string {
+	if len(dialect.Bases) == 0 {
+		return "NAME or NAME:RELEASE"
+	}
+	return fmt.Sprintf("%q or %q", dialect.Bases[0], dialect.Bases[0]+":trixie")
+}
+
+// parseBase is ParseBase with examples of names for errors.
+func parseBase(s, names string) (BaseRef, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	switch k := BaseKind(kind); {
 	case ok && k == BaseOCI:
@@ -56,7 +66,7 @@ func ParseBase(s string) (BaseRef, error) {
 		return BaseRef{Kind: k, Name: p}, nil
 	}
 	if !basePattern.MatchString(s) {
-		return BaseRef{}, fmt.Errorf("bad base %q: write %s", s, baseDescription)
+		return BaseRef{}, fmt.Errorf("bad base %q: write the name of a base environment, for example %s, or oci:IMAGE, archive:FILE, layout:DIRECTORY, dir:DIRECTORY", s, names)
 	}
 	return BaseRef{Name: kind, Release: rest}, nil
 }

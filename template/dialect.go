@@ -23,6 +23,7 @@ type Runtime struct {
 
 	// Handlers are the contracts of the runtime, each with its default handler, "" for none.
 	Handlers map[Contract]string
+	Required string // says what a required handler is; "": templates need none
 	Handler  string // describes the handlers of the contract fre, for the schema
 
 	// Serial are contracts under which an instance handles one event at a time.

@@ -105,7 +105,7 @@ func (e Errors) Unwrap() []error {
 // FieldError says that the value of a template's field cannot work. The builder turns it into a
 // [Error] with the field's position.
 type FieldError struct {
-	Field   string // path in the template: "handler", "packages.pip[2]"
+	Field   string // path in the template: "handler", "packages.SITE[2]"
 	Message string // names the value and the next step
 }
 

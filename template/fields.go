@@ -308,11 +308,8 @@ func (d *decoder) relations(t *Template) {
 	if _, ok := d.at["http"]; ok && t.Runtime != runtimeHTTP {
 		fail("http", "http is for the runtime http, but the template's runtime is %s", t.Runtime)
 	}
-	if t.Runtime == runtimeHTTP && t.Handler == "" {
-		fail("", `missing key "handler" in template: the runtime http needs the server's command line, such as "node server.js"`)
-	}
-	if t.Runtime == runtimeNative && t.Handler == "" {
-		fail("", `missing key "handler" in template: the runtime native needs the path of the program, such as "bin/clock"`)
+	if r := d.dialect.runtime(t.Runtime); r != nil && r.Required != "" && t.Handler == "" {
+		fail("", `missing key "handler" in template: the runtime %s needs %s`, r.Name, r.Required)
 	}
 	if _, ok := d.at["code.git"]; ok && t.Code.Archive != "" {
 		fail("code.git", "code.archive and code.git exclude each other: remove either")
@@ -369,7 +366,7 @@ func (d *decoder) base(dst *string) value {
 		if !ok {
 			return
 		}
-		ref, err := ParseBase(s)
+		ref, err := parseBase(s, d.dialect.baseNames())
 		if err != nil {
 			d.errorf(n, "%s", err)
 			return

@@ -67,7 +67,7 @@ type position struct{ line, column int }
 type source struct {
 	file  string
 	lines []string
-	at    map[string]position // by field path: "packages.pip[1]"
+	at    map[string]position // by field path: "packages.SITE[1]"
 }
 
 func (s *source) errorAt(p position, message string) *Error {

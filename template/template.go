@@ -18,10 +18,10 @@ import (
 type Template struct {
 	ID      string // lower-case name, [a-z0-9][a-z0-9-]{0,62}
 	Version string // "0.1.0"; default "latest"
-	// Base is for example "python", "node" or "python:trixie" (see [ParseBase]). Before
+	// Base is for example "native", "native:trixie" or "oci:IMAGE" (see [ParseBase]). Before
 	// [Template.Check] it is "" if the runtime decides.
 	Base    string
-	Runtime string // "python", "go", "http"; default: the base's
+	Runtime string // for example "native"; default: the base's
 	// Pipeline are the steps, NAME or NAME@REVISION, functions of the same tenant. A pipeline has
 	// no base, runtime, contract or code.
 	Pipeline  []string
@@ -31,7 +31,7 @@ type Template struct {
 	Keep      []string          // path globs of files that stay in spite of Slim (see [BaseSpec])
 	Libs      []string          // shared libraries, "libxml2.so.2"
 	Code      Code              //
-	Handler   string            // in the runtime's syntax; python's default is "main.handle"
+	Handler   string            // in the runtime's syntax; default: the runtime's
 	Env       map[string]string //
 	Tenant    string            // default "default"
 	Instances Instances
@@ -46,7 +46,7 @@ type Template struct {
 	Access  Access   // callers allowed at the gateway; "" (default): the engine's configuration decides
 	CORS    *CORS    // nil: the engine's configuration decides
 
-	source *source // for errors with a position; nil for a template made in Go
+	source *source // for errors with a position; nil for a template that no file holds
 }
 
 // Requests are packages by name, in the site's syntax, or a file beside the template with such

@@ -181,7 +181,7 @@ func (l *Library) SBOM(ref string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sbom.CycloneDX(l.store, img)
+	return sbom.CycloneDX(l.store, img, l.cfg.Builder.Sites)
 }
 
 // History returns the build steps of an image, oldest first.
@@ -200,7 +200,7 @@ func (l *Library) travel(report func(image.Progress)) oci.Options {
 
 func (l *Library) registry(ctx context.Context, auth *oci.Auth, report func(image.Progress)) oci.RegistryOptions {
 	o := oci.RegistryOptions{
-		Options: l.travel(report), Auth: auth, Insecure: l.cfg.InsecureRegistries, Cache: filepath.Join(l.cachePath(), "blobs"),
+		Options: l.travel(report), Auth: auth, Insecure: l.cfg.InsecureRegistries, Sites: l.cfg.Builder.Sites, Cache: filepath.Join(l.cachePath(), "blobs"),
 	}
 	if outward.Of(ctx) != nil {
 		o.Transport = l.outward // holds no connections of the operator's requests

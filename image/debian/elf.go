@@ -157,7 +157,7 @@ func runPath(f *elf.File, origin string) (dirs []string, err error) {
 
 // Err returns nil if all noted dependencies resolve, else an error that names each file and the
 // missing library. A plugin may also find a library below the plugin's own directory, because ld.so
-// takes a library that is loaded already: java loads server/libjvm.so before its dependents beside
+// takes a library that is loaded already: a JVM loads server/libjvm.so before its dependents beside
 // server/. Files that match a pattern in except (globs as for [Keep]) may miss libraries: optional
 // modules.
 func (c *ELFCheck) Err(except ...string) error {

@@ -13,7 +13,7 @@ import (
 // platform is the engine's platform.
 func platform() string { return "linux/" + runtime.GOARCH }
 
-// archNames translates architecture names into Go's, as containerd does (platforms, database.go):
+// archNames translates architecture names into values of GOARCH, as containerd does (platforms, database.go):
 // uname's names, and 32-bit names. The engine runs no 32-bit images, but its errors name them
 // rightly.
 var archNames = map[string]v1.Platform{
@@ -22,7 +22,7 @@ var archNames = map[string]v1.Platform{
 	"armhf": {Architecture: "arm", Variant: "v7"}, "armel": {Architecture: "arm", Variant: "v6"},
 }
 
-// normal returns the platform in Go's names, in lower case, without a variant that all processors
+// normal returns the platform in the names of GOOS and GOARCH, in lower case, without a variant that all processors
 // of the architecture have.
 func normal(p v1.Platform) v1.Platform {
 	p.OS, p.Architecture, p.Variant = strings.ToLower(p.OS), strings.ToLower(p.Architecture), strings.ToLower(p.Variant)

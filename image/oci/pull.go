@@ -173,7 +173,7 @@ func synonym(named, p v1.Platform) bool {
 	return named.Architecture != "" && fits(named) && (p.Variant == "" || normal(named).Variant == p.Variant)
 }
 
-// lacksPlatform reports whether err is go-containerregistry's error for an index without the
+// lacksPlatform reports whether err is ggcr's error for an index without the
 // platform.
 func lacksPlatform(desc *remote.Descriptor, err error) bool {
 	return desc != nil && desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform")

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/store"
@@ -44,6 +45,8 @@ type RegistryOptions struct {
 	// Cache is a directory for the bytes of interrupted downloads, from which the next pull
 	// continues; "" for none.
 	Cache string
+	// Sites describe the packages in bills of materials.
+	Sites []image.Site
 
 	pause func(ctx context.Context, d time.Duration) error // for tests; nil means sleep
 }

@@ -328,7 +328,7 @@ func (o RegistryOptions) refer(ctx context.Context, repo name.Repository, m v1.M
 
 // attachSBOM stores the image's bill of materials beside it.
 func (o RegistryOptions) attachSBOM(ctx context.Context, s *store.Store, img *store.Image, repo name.Repository, at Remote) error {
-	doc, err := sbom.CycloneDX(s, img)
+	doc, err := sbom.CycloneDX(s, img, o.Sites)
 	if err != nil {
 		return err
 	}

@@ -243,7 +243,7 @@ func TestSBOM(t *testing.T) {
 	requests := part(t, s, "pip", "requests", "usr/lib/x", map[string]string{"a": "1"})
 	requests.Hash = "sha256:" + strings.Repeat("0a", 32)
 	img := builtImage(t, s, "fn", basePart(t, s), requests)
-	want, err := sbom.CycloneDX(s, img)
+	want, err := sbom.CycloneDX(s, img, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

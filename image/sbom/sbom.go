@@ -76,12 +76,14 @@ type dependency struct {
 
 // CycloneDX describes an image of the store. Unknown facts are left out: if a function's base
 // environment has left the store, its Debian packages are missing. The property "fre:packages"
-// names the source of the packages, or "unknown".
-func CycloneDX(s *store.Store, img *store.Image) ([]byte, error) {
+// names the source of the packages, or "unknown". sites
+// describe the parts that are packages.
+func CycloneDX(s *store.Store, img *store.Image, sites []image.Site) ([]byte, error) {
 	c, err := image.ConfigOf(img)
 	if err != nil {
 		return nil, err
 	}
+	packaging := packagingOf(sites)
 	found := map[string]*component{}
 	add := func(x component, properties ...property) {
 		have := found[x.Ref]
@@ -101,7 +103,7 @@ func CycloneDX(s *store.Store, img *store.Image) ([]byte, error) {
 		if p.Kind == "config" { // of an ordinary image
 			continue
 		}
-		add(ofPart(p), property{"fre:kind", p.Kind}, property{"fre:prefix", p.Prefix}, property{"fre:tree", string(p.Tree)})
+		add(ofPart(p, packaging), property{"fre:kind", p.Kind}, property{"fre:prefix", p.Prefix}, property{"fre:tree", string(p.Tree)})
 	}
 	packages, hashes, known := debianPackages(s, img, &c)
 	for name, v := range packages {
@@ -162,32 +164,40 @@ func verified(x component, by string) component {
 }
 
 // ofPart describes one part.
-func ofPart(p store.Part) component {
+func ofPart(p store.Part, packaging map[string]image.Packaging) component {
+	by := p.Hash
 	if p.Diff != "" {
-		return verified(named(p), string(p.Diff))
+		by = string(p.Diff)
 	}
-	return verified(named(p), p.Hash)
+	return verified(named(p, packaging), by)
 }
 
-func named(p store.Part) component {
-	at := "@" + escape(p.Version)
-	switch p.Kind {
-	case "pip": // names are normalized: lower case, dashes
-		return library(p.Name, p.Version, "pkg:pypi/"+escape(strings.ReplaceAll(strings.ToLower(p.Name), "_", "-"))+at)
-	case "npm":
-		return library(p.Name, p.Version, "pkg:npm/"+escapePath(p.Name)+at)
-	case "maven":
-		return library(p.Name, p.Version, "pkg:maven/"+escapePath(strings.Replace(p.Name, ":", "/", 1))+at)
-	case "composer", "package": // "package" parts are Composer's, the autoloader included
-		if !strings.Contains(p.Name, "/") {
-			break
+// packagingOf returns the sites' descriptions of packages by the kind of their parts.
+func packagingOf(sites []image.Site) map[string]image.Packaging {
+	packaging := map[string]image.Packaging{}
+	for _, site := range sites {
+		if p, ok := site.(image.Packaged); ok {
+			of := p.Packaging()
+			for _, kind := range of.Kinds {
+				packaging[kind] = of
+			}
 		}
-		return library(p.Name, p.Version, "pkg:composer/"+escapePath(strings.ToLower(p.Name))+at)
-	case "gem":
-		return library(p.Name, p.Version, "pkg:gem/"+escape(p.Name)+at)
-	case "go":
-		return library(p.Name, p.Version, "pkg:golang/"+escapePath(p.Name)+at)
-	case "deb":
+	}
+	return packaging
+}
+
+func named(p store.Part, packaging map[string]image.Packaging) component {
+	at := "@" + escape(p.Version)
+	if of, ok := packaging[p.Kind]; ok {
+		name := p.Name
+		if of.URLName != nil {
+			name = of.URLName(name)
+		}
+		if name != "" {
+			return library(p.Name, p.Version, "pkg:"+of.Type+"/"+escapePath(name)+at)
+		}
+	}
+	if p.Kind == "deb" {
 		return library(p.Name, p.Version, "pkg:deb/debian/"+escape(p.Name)+at)
 	}
 	// Parts that FRE makes, and layers: the tree is the version.

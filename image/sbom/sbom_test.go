@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -103,11 +104,11 @@ func TestCycloneDX(t *testing.T) {
 		{"of what nobody knows", put(t, s, "unknown", image.Config{}, store.Part{Kind: "base", Name: "x", Tree: same}), "unknown", nil, nil},
 		{"of a layer", put(t, s, "layer", image.Config{}, layer), "unknown", nil, []string{"SHA-256 " + sum256 + " layer l"}},
 	} {
-		b, err := CycloneDX(s, c.img)
+		b, err := CycloneDX(s, c.img, runtimes.Sites())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := CycloneDX(s, c.img); err != nil || !bytes.Equal(b, again) {
+		if again, err := CycloneDX(s, c.img, runtimes.Sites()); err != nil || !bytes.Equal(b, again) {
 			t.Errorf("%s: another time it is another document: %v", c.name, err)
 		}
 		var doc document
@@ -166,7 +167,7 @@ func FuzzPURL(f *testing.F) {
 	f.Add("npm", "@a/b", "1.0+x?y#z", "sha512:"+strings.Repeat("0a", 64))
 	f.Add("maven", "g:a", "1 %", "git:"+strings.Repeat("0a", 20))
 	f.Fuzz(func(t *testing.T, kind, name, version, by string) {
-		x := ofPart(store.Part{Kind: kind, Name: name, Version: version, Tree: "sha256:x", Hash: by})
+		x := ofPart(store.Part{Kind: kind, Name: name, Version: version, Tree: "sha256:x", Hash: by}, packagingOf(runtimes.Sites()))
 		for _, h := range x.Hashes {
 			if h.Algorithm == "" || !hashContent.MatchString(h.Content) {
 				t.Errorf("%+v of %q", h, by)

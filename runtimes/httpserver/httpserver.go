@@ -28,6 +28,11 @@ type Runtime struct{}
 // Name is "http".
 func (Runtime) Name() string { return "http" }
 
+// Describe implements image.Described.
+func (Runtime) Describe() template.Runtime {
+	return template.Runtime{Required: `the server's command line, such as "node server.js"`}
+}
+
 // Bases are all: the server may use any language.
 func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 

@@ -79,3 +79,11 @@ func (Runtime) Messages() image.Messages {
 		Threads: `unable to create (?:new )?native thread`, Memory: `OutOfMemoryError`,
 	}
 }
+
+// Packaging implements image.Packaged.
+func (Site) Packaging() image.Packaging {
+	return image.Packaging{
+		Kinds: []string{"maven"}, Type: "maven",
+		URLName: func(name string) string { return strings.Replace(name, ":", "/", 1) },
+	}
+}

@@ -25,7 +25,8 @@ func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 // Describe implements image.Described. Lambda's runtime interface clients handle one event at a time.
 func (Runtime) Describe() template.Runtime {
 	return template.Runtime{
-		Handler: "path of the program below the code (required)", Serial: []template.Contract{template.ContractLambda}, Connection: true,
+		Required: `the path of the program, such as "bin/clock"`,
+		Handler:  "path of the program below the code (required)", Serial: []template.Contract{template.ContractLambda}, Connection: true,
 	}
 }
 

@@ -66,3 +66,11 @@ func (Runtime) Messages() image.Messages {
 		},
 	}
 }
+
+// Packaging implements image.Packaged.
+func (Site) Packaging() image.Packaging {
+	return image.Packaging{
+		Metadata: []string{"**/package.json"}, Addons: []string{".node"},
+		Kinds: []string{"npm"}, Type: "npm",
+	}
+}

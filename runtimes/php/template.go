@@ -42,3 +42,17 @@ func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
 func (Runtime) Messages() image.Messages {
 	return image.Messages{Memory: `Allowed memory size of`, ModulePrefix: "php-"}
 }
+
+// Packaging implements image.Packaged.
+func (Site) Packaging() image.Packaging {
+	return image.Packaging{
+		Metadata: []string{"**/composer.json", "**/composer/installed.*"},
+		Kinds:    []string{"composer", "package"}, Type: "composer",
+		URLName: func(name string) string {
+			if !strings.Contains(name, "/") { // the autoloader
+				return ""
+			}
+			return strings.ToLower(name)
+		},
+	}
+}

@@ -75,3 +75,12 @@ func (Runtime) Messages() image.Messages {
 		Missing: `No module named '([\w.]+)'`, Threads: `can't start new thread`, Memory: `\bMemoryError\b`, ModulePrefix: "python3-",
 	}
 }
+
+// Packaging implements image.Packaged.
+func (Site) Packaging() image.Packaging {
+	return image.Packaging{
+		Metadata: []string{"**/*.dist-info", "**/*.egg-info"},
+		Kinds:    []string{"pip"}, Type: "pypi",
+		URLName: func(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") },
+	}
+}

@@ -49,3 +49,11 @@ func (Runtime) Messages() image.Messages {
 		Missing: `cannot load such file -- (\S+)`, Threads: `can't create Thread`, Memory: `\bNoMemoryError\b`, ModulePrefix: "ruby-",
 	}
 }
+
+// Packaging implements image.Packaged.
+func (Site) Packaging() image.Packaging {
+	return image.Packaging{
+		Metadata: []string{"**/*.gemspec"},
+		Kinds:    []string{"gem"}, Type: "gem",
+	}
+}
