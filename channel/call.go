@@ -245,7 +245,7 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // frame handles a frame about the invocation. It owns file.
 func (k *call) frame(h wire.Header, p []byte, file *os.File) error {
-	switch h.Kind { //nolint:exhaustive // Conn.frame handles all others
+	switch h.Kind { // Conn.frame handles all others
 	case wire.KindFD, wire.KindFile:
 		return k.frameFile(h.Kind, p, file)
 	case wire.KindPipe:

@@ -273,7 +273,7 @@ func (c *Conn) frame(h wire.Header, p []byte, file *os.File) (err error) {
 
 // frameChannel handles a frame about the channel, or a log line.
 func (c *Conn) frameChannel(h wire.Header, p []byte) error {
-	switch h.Kind { //nolint:exhaustive // the default is for all others
+	switch h.Kind {
 	case wire.KindParked:
 		return c.frameParked(p)
 	case wire.KindReady:

@@ -43,7 +43,7 @@ type conn struct {
 // newConn takes nc. The connection counts for the client.
 func newConn(s *service, nc net.Conn, client netip.Addr) *conn {
 	c := &conn{s: s, fresh: true}
-	c.link.open(&s.pool, nc, s.cfg.TLS, s.cfg.StallTimeout)
+	c.open(&s.pool, nc, s.cfg.TLS, s.cfg.StallTimeout)
 	c.slot.nc, c.slot.client = c.nc, client
 	c.slot.vacate(time.Now())
 	c.x.over = c

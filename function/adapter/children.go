@@ -83,10 +83,10 @@ func (p *child) signal(sig syscall.Signal) {
 }
 
 // end describes the exit status of an ended process.
-func (s *child) end() string {
-	end := fmt.Sprintf("exit status %d", s.status.ExitStatus())
-	if s.status.Signaled() {
-		end = "signal " + unix.SignalName(s.status.Signal())
+func (p *child) end() string {
+	end := fmt.Sprintf("exit status %d", p.status.ExitStatus())
+	if p.status.Signaled() {
+		end = "signal " + unix.SignalName(p.status.Signal())
 	}
 	return end
 }
