@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 
 	"github.com/fre-engine/fre/engine"
@@ -23,18 +22,6 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/template"
 )
-
-// AWS's limits of code.
-const (
-	maxZip      = 50 << 20
-	maxUnzipped = 250 << 20
-	maxFiles    = 100_000
-)
-
-// codeDir is the directory of a function's code in the template.
-const codeDir = "code"
-
-var architecture = map[string]string{"amd64": "x86_64", "arm64": "arm64"}[runtime.GOARCH]
 
 // change is the request of CreateFunction and UpdateFunctionConfiguration. nil and "" keep the
 // current value.

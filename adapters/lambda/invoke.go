@@ -125,7 +125,7 @@ func (s *server) invokeNow(c *call, to target, r *engine.Request) error {
 	h.Set("X-Amz-Executed-Version", to.version)
 	if fault != nil {
 		h.Set("X-Amz-Function-Error", "Unhandled")
-		if payload, err = fault.body(); err != nil {
+		if payload, err = fault.answer(); err != nil {
 			return err
 		}
 	}
@@ -218,8 +218,8 @@ func answer(resp *engine.Response, f *fault) ([]byte, *fault) {
 	return payload, f
 }
 
-// body returns the answer to a failed invocation.
-func (f *fault) body() ([]byte, error) {
+// answer returns the answer to a failed invocation.
+func (f *fault) answer() ([]byte, error) {
 	if f.payload != nil {
 		return f.payload, nil
 	}

@@ -55,6 +55,3 @@ func (l *locks) take(ctx context.Context, function string) (unlock func(), err e
 		return nil, context.Cause(ctx)
 	}
 }
-
-// lock takes the lock of the request's function.
-func (s *server) lock(c *call) (unlock func(), err error) { return s.locks.take(c.r.Context(), c.on) }
