@@ -83,6 +83,17 @@ func (cfg *Config) complete() error {
 	case cfg.DockerSocket == "" && hasDocker:
 		cfg.DockerSocket = filepath.Join(filepath.Dir(cfg.Socket), "docker.sock")
 	}
+	if err := cfg.makeAbsolute(); err != nil {
+		return err
+	}
+	if cfg.MaxConnections < 1 || cfg.MaxPerClient < 0 {
+		return failure.Hint(errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave both out for 10,000 connections, half from a single address")
+	}
+	return leftOut(cfg.parts())
+}
+
+// makeAbsolute makes the given paths absolute.
+func (cfg *Config) makeAbsolute() error {
 	paths := []*string{&cfg.State, &cfg.Socket}
 	for _, optional := range []*string{&cfg.TLSCert, &cfg.TLSKey, &cfg.DockerSocket} {
 		if *optional != "" {
@@ -98,10 +109,7 @@ func (cfg *Config) complete() error {
 			return err
 		}
 	}
-	if cfg.MaxConnections < 1 || cfg.MaxPerClient < 0 {
-		return failure.Hint(errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave both out for 10,000 connections, half from a single address")
-	}
-	return leftOut(cfg.parts())
+	return nil
 }
 
 // configFile is the configuration file.
@@ -322,13 +330,9 @@ func (n *networkConfig) read(cfg *Config) error {
 	return n.readEgress(&cfg.Egress)
 }
 
-func (n *networkConfig) readEgress(cfg *egress.Config) error {
-	for i, s := range n.AllowPrivate {
-		p, err := netip.ParsePrefix(s)
-		if err != nil || p != p.Masked() {
-			return fmt.Errorf("allow_private[%d]: %q is not a range, for example 10.1.0.0/16", i, s)
-		}
-		cfg.AllowPrivate = append(cfg.AllowPrivate, p)
+func (n *networkConfig) readEgress(cfg *egress.Config) (err error) {
+	if cfg.AllowPrivate, err = parseRanges("allow_private", n.AllowPrivate); err != nil {
+		return err
 	}
 	if s := n.Egress.Subnet; s != "" {
 		p, err := netip.ParsePrefix(s)
@@ -338,18 +342,34 @@ func (n *networkConfig) readEgress(cfg *egress.Config) error {
 		cfg.Subnet = p
 	}
 	for i, s := range n.Egress.Resolvers {
-		a, err := netip.ParseAddrPort(s)
-		if err != nil {
-			var addr netip.Addr
-			addr, err = netip.ParseAddr(s)
-			a = netip.AddrPortFrom(addr, 53)
-		}
+		a, err := parseResolver(s)
 		if err != nil {
 			return fmt.Errorf("egress.resolvers[%d]: %q is not an address, alone or with a port", i, s)
 		}
 		cfg.Resolvers = append(cfg.Resolvers, a)
 	}
 	return nil
+}
+
+// parseRanges parses the ranges of addresses of a field.
+func parseRanges(field string, list []string) (ranges []netip.Prefix, err error) {
+	for i, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("%s[%d]: %q is not a range, for example 10.1.0.0/16", field, i, s)
+		}
+		ranges = append(ranges, p)
+	}
+	return ranges, nil
+}
+
+// parseResolver parses an address, alone or with a port.
+func parseResolver(s string) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddrPort(s); err == nil {
+		return a, nil
+	}
+	addr, err := netip.ParseAddr(s)
+	return netip.AddrPortFrom(addr, 53), err
 }
 
 // buffersConfig is the configuration file's buffers.

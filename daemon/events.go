@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,20 +73,8 @@ func (e *eventsConfig) read(cfg *Config) error {
 // readServer reads where the queue is: in a cluster of NATS servers, or in the engine.
 func (e *eventsConfig) readServer(to *events.Config) error {
 	to.URL, to.Credentials, to.Listen, to.User = e.NATS, e.Credentials, e.Listen, e.User
-	switch {
-	case e.Credentials != "" && e.NATS == "":
-		return errors.New("credentials: only for a NATS cluster: set nats too")
-	case e.Replicas != nil && e.NATS == "":
-		return errors.New("replicas: only for a NATS cluster: set nats too")
-	case e.Listen != "" && e.NATS != "":
-		return errors.New("listen: not together with nats: the engine runs no server then")
-	case e.Listen != "" && (e.User == "" || e.PasswordFile == ""):
-		return errors.New("listen: user and password_file are needed too")
-	case e.Listen == "" && (e.User != "" || e.PasswordFile != ""):
-		return errors.New("user: only for listen: set listen too")
-	}
-	if e.Listen == "" {
-		return nil
+	if err := e.checkServer(); err != nil || e.Listen == "" {
+		return err
 	}
 	if _, _, err := net.SplitHostPort(e.Listen); err != nil {
 		return fmt.Errorf("listen: %q is no HOST:PORT", e.Listen)
@@ -97,6 +84,26 @@ func (e *eventsConfig) readServer(to *events.Config) error {
 		return fmt.Errorf("password_file: %w", err)
 	}
 	to.Password = string(password)
+	return nil
+}
+
+// checkServer refuses settings of a cluster and of the engine's own server that exclude or need
+// each other.
+func (e *eventsConfig) checkServer() error {
+	switch {
+	case e.Credentials != "" && e.NATS == "":
+		return errors.New("credentials: only for a NATS cluster: set nats too")
+	case e.Replicas != nil && e.NATS == "":
+		return errors.New("replicas: only for a NATS cluster: set nats too")
+	case e.Listen != "" && e.NATS != "":
+		return errors.New("listen: not together with nats: the engine runs no server then")
+	case e.Listen != "":
+		if e.User == "" || e.PasswordFile == "" {
+			return errors.New("listen: user and password_file are needed too")
+		}
+	case e.User != "" || e.PasswordFile != "":
+		return errors.New("user: only for listen: set listen too")
+	}
 	return nil
 }
 
@@ -178,7 +185,7 @@ func (cfg *Config) checkTriggers(tenant string, all []template.Trigger) error {
 	return nil
 }
 
-func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
+func (e *eventsConfig) readCallbacks(to *events.Callbacks) (err error) {
 	c := &e.Callbacks
 	for i, h := range c.Hosts {
 		name := strings.TrimPrefix(h, "*.")
@@ -187,17 +194,12 @@ func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
 		}
 	}
 	to.Hosts = slices.Clone(c.Hosts)
-	for i, s := range c.Networks {
-		p, err := netip.ParsePrefix(s)
-		if err != nil || p != p.Masked() {
-			return fmt.Errorf("callbacks.networks[%d]: %q is not a range, for example 10.1.0.0/16", i, s)
-		}
-		to.Networks = append(to.Networks, p)
+	if to.Networks, err = parseRanges("callbacks.networks", c.Networks); err != nil {
+		return err
 	}
 	if len(to.Hosts)+len(to.Networks) == 0 && c.SecretFile == "" {
 		return nil
 	}
-	var err error
 	if to.Secret, err = readSecret(c.SecretFile); err != nil {
 		return fmt.Errorf("callbacks.secret_file: %w", err)
 	}
