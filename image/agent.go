@@ -64,9 +64,6 @@ func AgentEnv(img *store.Image) ([]string, error) {
 	return append(under(cfg.Env, env), "FRE_CONTRACT=agent"), nil
 }
 
-// ProtocolSnapshot marks images with a single part, snapshotPart: the contents of an agent's /work.
-const ProtocolSnapshot Protocol = "snapshot"
-
 const snapshotPart = "work"
 
 // SnapshotManifest returns the manifest of an agent's /work, which counts among the tenant's

@@ -1,38 +1,21 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
-
-// Base environments and tool images are in the store as "base/NAME" and "tools/NAME-HASH": a
-// function's id cannot have a slash. Their version is the codename of the distribution's release,
-// so a base of two releases has two versions.
-const (
-	basePrefix  = "base/"
-	toolsPrefix = "tools/"
-)
-
-// layoutVersion increases when the builder itself places other files in a base.
-const layoutVersion = 1
-
-// systemPath is the PATH of base environments and build steps.
-const systemPath = "PATH=/usr/local/bin:/usr/bin:/bin"
-
-// systemTime is the time stamp of files that the builder writes: equal input gives equal images.
-var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Base finds the base environment that a template names ([template.ParseBase]), or builds it from
 // Debian packages. An existing image is used while the specification is unchanged; to get Debian's
@@ -79,9 +62,6 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim template.Slim,
 	}
 	return img, nil
 }
-
-// release returns the codename of ref's release.
-func (b *Builder) release(ref template.BaseRef) string { return cmp.Or(ref.Release, b.Release) }
 
 func (b *Builder) makeBase(ctx context.Context, base *Base, ref template.BaseRef, hash string, report func(Progress)) (*store.Image, error) {
 	defer b.Store.Hold()()
@@ -292,27 +272,6 @@ func systemFiles(w debian.Writer) error {
 	return w.Symlink("etc/localtime", "/usr/share/zoneinfo/Etc/UTC", systemTime)
 }
 
-func (b *Builder) put(ctx context.Context, name, version string, parts []store.Part, config Config) (*store.Image, error) {
-	raw, err := json.Marshal(config)
-	if err != nil {
-		return nil, err
-	}
-	return b.Store.PutImage(ctx, store.Manifest{Name: name, Version: version, Parts: parts, Config: raw})
-}
-
-// find returns the newest image with the name and the same spec, or nil.
-func (b *Builder) find(name, hash string) *store.Image {
-	for _, img := range b.Store.Images() {
-		if img.Name != name {
-			continue
-		}
-		if c, err := ConfigOf(img); err == nil && c.Labels[LabelSpec] == hash && b.Store.Use(img.Digest) {
-			return img
-		}
-	}
-	return nil
-}
-
 func specHash(kind, name, release string, spec BaseSpec, packages []string) string {
 	text, err := json.Marshal([]any{layoutVersion, kind, name, release, spec, packages})
 	if err != nil {
@@ -320,4 +279,54 @@ func specHash(kind, name, release string, spec BaseSpec, packages []string) stri
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
+}
+
+// step calls f with a Step in the base environment.
+func (b *Builder) step(of *buildOf, f func(*Step) error) error {
+	if !of.t.ForeignBase() {
+		return b.stepIn(of.release, b.Store.Rootfs(of.base.Digest), nil, of.dir, of.report, func(s *Step) error {
+			s.Debian = of.debs
+			return f(s)
+		})
+	}
+	// Tools come from FRE's own bases.
+	return b.stepIn("", b.Store.Rootfs(of.base.Digest), of.env, of.dir, of.report, func(s *Step) error {
+		s.Platform = strings.TrimPrefix(string(of.base.Digest), "sha256:")[:12]
+		return f(s)
+	})
+}
+
+// stepIn calls f with a Step. The Step's scratch directory exists during the call, and its tools
+// are of the given release.
+func (b *Builder) stepIn(release, rootfs string, env []string, dir *os.Root, report func(Progress), f func(*Step) error) error {
+	scratch, err := b.Store.MkdirScratch()
+	if err != nil {
+		return err
+	}
+	err = f(&Step{
+		Rootfs: rootfs, Path: searchPath(env), Dir: dir, Store: b.Store, Run: guard{b.Run}, Settings: b.Settings, Report: report, Scratch: scratch,
+		Tools: func(ctx context.Context, base string, packages ...string) (string, error) {
+			img, err := b.tools(ctx, template.BaseRef{Name: base, Release: release}, packages, report)
+			if err != nil {
+				return "", err
+			}
+			return b.Store.Rootfs(img.Digest), nil
+		},
+	})
+	return errors.Join(err, linux.RemoveAll(scratch))
+}
+
+// slimmed returns s changed by a template's slim and keep.
+func (s BaseSpec) slimmed(slim template.Slim, keep []string) BaseSpec {
+	switch slim {
+	case template.SlimDefault:
+	case template.SlimTrue:
+		s.Exclude = slices.Concat(s.Exclude, s.Also, s.SlimExclude)
+		s.Drop = slices.Concat(s.Drop, s.SlimDrop)
+	case template.SlimFalse:
+		s.Drop = documentation()
+	}
+	s.SlimExclude, s.SlimDrop = nil, nil
+	s.Keep = slices.Compact(slices.Sorted(slices.Values(keep)))
+	return s
 }

@@ -70,7 +70,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 				return &template.FieldError{Field: "code.build.output", Message: fmt.Sprintf("code.build.output %q: the build step did not create the directory: %s", step.Output, err)}
 			}
 			defer func() { _ = out.Close() }()
-			tree, err = b.codeTree(ctx, of, out, ".")
+			tree, err = b.storeCode(ctx, of, out, ".")
 			return err
 		})
 		if err != nil {

@@ -9,12 +9,6 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// ReservedName reports whether a name is reserved for images that builds find and trust: base
-// environments and tools.
-func ReservedName(name string) bool {
-	return strings.HasPrefix(name, basePrefix) || strings.HasPrefix(name, toolsPrefix)
-}
-
 // Check refuses a configuration that no Builder makes, in an image from elsewhere: an image must
 // not ask a host for more than a template may.
 func (c *Config) Check() error {
@@ -54,4 +48,21 @@ func (c *Config) Check() error {
 		return fmt.Errorf("tenant %q is no name", c.Tenant)
 	}
 	return cmp.Or(c.Instances.Check(), c.Resources.Check(), c.Network.Check(), template.CheckAccess(c.Secrets, c.Access, c.CORS))
+}
+
+// checkPipeline is the part of Check about pipelines.
+func (c *Config) checkPipeline() error {
+	switch {
+	case c.Protocol != ProtocolPipeline && len(c.Pipeline) > 0:
+		return errors.New("pipeline: has steps and a program")
+	case c.Protocol != ProtocolPipeline:
+		return nil
+	}
+	if err := template.CheckSteps(c.Pipeline); err != nil {
+		return err
+	}
+	if len(c.Args) > 0 || c.Instances.Min > 0 {
+		return errors.New("pipeline: has a program and steps")
+	}
+	return nil
 }

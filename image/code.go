@@ -1,77 +1,19 @@
 package image
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"debug/elf"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
-	"slices"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/internal/freignore"
-	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
-
-const (
-	codePrefix      = "function" // the function's files, in the image
-	bootstrapPrefix = "opt/fre"
-	maxIgnoreBytes  = 64 << 10
-)
-
-// code makes the part with the function's files. Modes are normalised. File times are kept, because
-// caches of languages compare them; directory times are not, because an editor's temporary file
-// changes them. On the way code checks the handler, in the code and in the base. source.go makes
-// the output of a [CodeBuilder].
-func (b *Builder) code(ctx context.Context, of *buildOf, runtime Runtime) (store.Part, error) {
-	part := store.Part{Kind: "code", Name: of.t.ID, Version: of.t.Version, Prefix: codePrefix}
-	err := b.withSource(ctx, of, func(source *os.Root) (err error) {
-		if of.t.Code.Build != nil {
-			part.Tree, err = b.runBuild(ctx, of, source)
-			return err
-		}
-		if builder, ok := runtime.(CodeBuilder); ok && !OptionsOf(ctx).AsIs {
-			if built, err := b.built(ctx, of, source, builder); err != nil || built.Tree != "" {
-				part.Tree = built.Tree
-				return err
-			}
-		}
-		part.Tree, err = b.codeTree(ctx, of, source, of.t.Code.Path)
-		return err
-	})
-	if err == nil {
-		err = b.checkSyntax(ctx, of, runtime, part.Tree)
-	}
-	if of.t.Code.Git != nil && err == nil {
-		part.Hash = "git:" + of.lock.Git.Commit
-	}
-	return part, err
-}
-
-// codeTree makes a tree of the code at name below dir.
-func (b *Builder) codeTree(ctx context.Context, of *buildOf, dir *os.Root, name string) (store.Digest, error) {
-	w, err := b.Store.Create()
-	if err != nil {
-		return "", err
-	}
-	defer w.Abort()
-	c := codeTree{ctx: ctx, w: w, id: of.t.ID, report: of.report, entries: map[string]codeEntry{}}
-	err = c.add(dir, name, func() error { return b.checkHandler(of.t, &c, b.Store.Rootfs(of.base.Digest)) })
-	if err != nil {
-		return "", err
-	}
-	return w.Commit(ctx)
-}
 
 type codeTree struct {
 	ctx    context.Context
@@ -214,26 +156,6 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; list the path in %s", p, freignore.Kind(e.Type()), freignore.File)}
 }
 
-var errIrregular = errors.New("not a regular file")
-
-// openRegular opens the regular file name below dir. Because the file may be replaced meanwhile,
-// openRegular opens it without waiting for a FIFO's other end, and checks the type afterwards.
-// Errors: errIrregular.
-func openRegular(dir *os.Root, name string) (*os.File, error) {
-	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errIrregular
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
 // file copies p below root to the tree.
 func (c *codeTree) file(root *os.Root, p, to string) error {
 	f, err := openRegular(root, p)
@@ -259,56 +181,4 @@ func (c *codeTree) file(root *os.Root, p, to string) error {
 	}
 	c.report(Progress{Step: "code", Name: c.id, Done: c.files, Unit: UnitItems})
 	return nil
-}
-
-// bootstrap makes or finds the part below /opt/fre.
-func (b *Builder) bootstrap(ctx context.Context, of *buildOf, runtime Runtime, files map[string][]byte) (store.Part, error) {
-	names := slices.Sorted(maps.Keys(files))
-	h := sha256.New()
-	for _, name := range names {
-		_, _ = fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
-		h.Write(files[name])
-	}
-	compiler, compiled := runtime.(Compiler)
-	if compiled {
-		_, _ = fmt.Fprintln(h, of.base.Digest)
-	}
-	hash := hex.EncodeToString(h.Sum(nil))
-	key := "bootstrap:" + runtime.Name() + ":" + hash
-	if part, ok := b.Store.Part(key); ok {
-		return part, nil
-	}
-	part := store.Part{}
-	var err error
-	if compiled {
-		err = b.step(of, func(s *Step) (err error) {
-			part, err = compiler.CompileBootstrap(ctx, s)
-			return err
-		})
-	} else {
-		part.Tree, err = b.filesTree(ctx, names, files)
-	}
-	if err != nil {
-		return store.Part{}, err
-	}
-	part.Kind, part.Name, part.Version, part.Prefix = "bootstrap", runtime.Name(), hash[:12], bootstrapPrefix
-	return part, b.Store.PutPart(ctx, key, part)
-}
-
-func (b *Builder) filesTree(ctx context.Context, names []string, files map[string][]byte) (store.Digest, error) {
-	w, err := b.Store.Create()
-	if err != nil {
-		return "", err
-	}
-	defer w.Abort()
-	for _, name := range names {
-		mode := fs.FileMode(0o644)
-		if bytes.HasPrefix(files[name], []byte(elf.ELFMAG)) {
-			mode = 0o755
-		}
-		if err := w.File(name, mode, systemTime, bytes.NewReader(files[name])); err != nil {
-			return "", err
-		}
-	}
-	return w.Commit(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -105,4 +106,91 @@ func (c *Config) SecretNames() []string {
 		}
 	}
 	return names
+}
+
+// ParkedInterpreter says how to park an interpreter before its function is known. The root is the
+// base environment with the bootstrap; Mounts are empty until the function's directories are
+// attached there. Functions with equal ParkedInterpreter and equal root share parked interpreters.
+type ParkedInterpreter struct {
+	Args   []string `json:"args"`          // the interpreter and the bootstrap, without a handler
+	Env    []string `json:"env,omitempty"` // KEY=value
+	Mounts []string `json:"mounts"`        // absolute directories that come with the function
+}
+
+// FunctionID is the user id and group id of functions inside the sandbox.
+const FunctionID = 1000
+
+// Container is an ordinary image's configuration (OCI image-spec, config.md), as far as running and
+// listing need it. The environment is in Config.Env, entry point and command together are in
+// Config.Args. Package image/oci keeps the whole configuration, with the image's history, beside
+// the layers.
+type Container struct {
+	ID       store.Digest `json:"id"`              // digest of the configuration: the image's id in other engines
+	Chain    store.Digest `json:"chain,omitempty"` // chain id of the layers, computed once
+	Created  time.Time    `json:"created,omitzero"`
+	Author   string       `json:"author,omitempty"`
+	Platform string       `json:"platform"` // "linux/amd64", with the variant as third part
+
+	User         string            `json:"user,omitempty"` // name or id, optionally ":" and a group; "" is root
+	Entrypoint   []string          `json:"entrypoint,omitempty"`
+	Cmd          []string          `json:"cmd,omitempty"`
+	WorkingDir   string            `json:"working_dir,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	ExposedPorts []string          `json:"exposed_ports,omitempty"` // "80/tcp", sorted
+	Volumes      []string          `json:"volumes,omitempty"`       // paths, sorted
+	StopSignal   string            `json:"stop_signal,omitempty"`   // "SIGTERM" or a number
+	Shell        []string          `json:"shell,omitempty"`
+	OnBuild      []string          `json:"on_build,omitempty"`
+	Healthcheck  json.RawMessage   `json:"healthcheck,omitempty"` // unchanged; FRE runs no health checks
+}
+
+// AsContainer returns how to run the image as a container: by its own configuration or, if FRE
+// built the image, like a function or a base.
+func (c *Config) AsContainer() Container {
+	if c.Container != nil {
+		return *c.Container
+	}
+	own := Container{Cmd: c.Args, WorkingDir: "/"}
+	if c.Protocol != ProtocolNone {
+		own.User, own.WorkingDir = fmt.Sprintf("%d:%d", FunctionID, FunctionID), "/function"
+	}
+	return own
+}
+
+// ProtocolPipeline marks functions without a program that call other functions in sequence
+// (Config.Pipeline). Their image is one small file with the steps.
+const ProtocolPipeline Protocol = "pipeline"
+
+// ProtocolSnapshot marks images with a single part, snapshotPart: the contents of an agent's /work.
+const ProtocolSnapshot Protocol = "snapshot"
+
+// LeftOut is what slimming left out of a base environment, and so out of functions on the base.
+type LeftOut struct {
+	// Packages are dependencies that are needed only for an installation.
+	Packages []string `json:"packages,omitempty"`
+	// PackageBytes is the installed size of Packages, by the archive's index.
+	PackageBytes int64          `json:"package_bytes,omitempty"`
+	Files        []LeftOutFiles `json:"files,omitempty"`    // of the packages in the base
+	Unopened     []LeftOutPart  `json:"unopened,omitempty"` // of a slimmed image ([Builder.Slim])
+
+	// Apart are parts of the language in Debian packages that a template can add: name that a
+	// program asks for → package.
+	Apart map[string]string `json:"apart,omitempty"`
+}
+
+// LeftOutFiles are the files left out because of one pattern of [BaseSpec].
+type LeftOutFiles struct {
+	Pattern string `json:"pattern"`
+	Files   int    `json:"files"`
+	Bytes   int64  `json:"bytes"`
+
+	// Names are the names that programs ask for: modules, programs, packages of classes.
+	Names []string `json:"names,omitempty"`
+}
+
+// LeftOutPart is the part of a store.Part that slimming by trace removed.
+type LeftOutPart struct {
+	Part  string `json:"part"` // kind, name and version
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
 }

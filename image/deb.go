@@ -21,9 +21,6 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// debKind is the kind of a part with one Debian package.
-const debKind = "deb"
-
 // debsAtOnce is how many packages are fetched and unpacked at the same time.
 const debsAtOnce = 4
 
@@ -36,57 +33,9 @@ func debExclude() []string {
 	}
 }
 
-// documentation returns patterns of files that no program reads. No base has them; packages have
-// them only with slim: false.
-func documentation() []string {
-	return []string{
-		"usr/share/bug", "usr/share/doc", "usr/share/doc-base", "usr/share/gtk-doc", "usr/share/info", "usr/share/lintian",
-		"usr/share/locale", "usr/share/man", "usr/share/menu", "usr/share/bash-completion", "usr/share/zsh",
-	}
-}
-
-// LockedDeb is valid while Request is the [template.Requests.Key] of packages.deb, Libs the
-// template's libs, and the lock's Base the build's base.
-type LockedDeb struct {
-	Request  []string           `json:"request"`
-	Libs     []string           `json:"libs,omitempty"`
-	Packages []LockedDebPackage `json:"packages"` // without the packages of the base environment
-}
-
-// LockedDebPackage pins one Debian package.
-type LockedDebPackage struct {
-	Name         string `json:"name"`
-	Version      string `json:"version"`
-	Architecture string `json:"architecture"`   // "amd64", "all"
-	Hash         string `json:"hash"`           // "sha256:…" of the .deb
-	Libs         bool   `json:"libs,omitempty"` // only the shared libraries
-}
-
-// DebFor returns the section of Debian packages if it answers the template's request on a base
-// environment with the same packages, else nil. l may be nil.
-func (l *Lock) DebFor(t *template.Template, base LockedBase) *LockedDeb {
-	if l == nil || l.Deb == nil || !slices.Equal(l.Deb.Request, t.Packages.Of("deb").Key()) || !slices.Equal(l.Deb.Libs, t.Libs) ||
-		l.Base.Name != base.Name || !maps.Equal(l.Base.Packages, base.Packages) {
-		return nil
-	}
-	return l.Deb
-}
-
-func (l *LockedDeb) check() error {
-	for _, p := range l.Packages {
-		if !debName.MatchString(p.Name) || !debVersion.MatchString(p.Version) || !debName.MatchString(p.Architecture) {
-			return fmt.Errorf("bad Debian package %q version %q of %q", p.Name, p.Version, p.Architecture)
-		}
-		if !hashPattern.MatchString(p.Hash) {
-			return fmt.Errorf("deb package %s %s: bad hash %q", p.Name, p.Version, p.Hash)
-		}
-	}
-	return nil
-}
-
-// debs makes a part of each Debian package that packages.deb and libs request, and of each
+// installDebs makes a part of each Debian package that packages.deb and libs request, and of each
 // dependency that the base environment lacks.
-func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
+func (b *Builder) installDebs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	t := of.t
 	if t.Packages.Of("deb").None() && len(t.Libs) == 0 {
 		of.lock.Deb = nil
@@ -111,7 +60,7 @@ func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	parts := make([]store.Part, len(of.lock.Deb.Packages))
 	var missing []int
 	for i, p := range of.lock.Deb.Packages {
-		part, ok := b.Store.Part(d.key(p))
+		part, ok := b.Store.Part(d.partKey(p))
 		part.Hash = p.Hash
 		if parts[i] = part; !ok {
 			missing = append(missing, i)
@@ -219,17 +168,17 @@ func (d *debs) fault(err error, field string) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// drop returns the patterns of files to leave out of a package.
-func (d *debs) drop() []string {
+// unwanted returns the patterns of files to leave out of a package.
+func (d *debs) unwanted() []string {
 	if d.of.t.Slim == template.SlimFalse {
 		return nil
 	}
 	return documentation()
 }
 
-// key returns the key of a package's part in the store.
-func (d *debs) key(p LockedDebPackage) string {
-	text, err := json.Marshal([]any{layoutVersion, p, d.drop(), d.of.t.Keep})
+// partKey returns the key of a package's part in the store.
+func (d *debs) partKey(p LockedDebPackage) string {
+	text, err := json.Marshal([]any{layoutVersion, p, d.unwanted(), d.of.t.Keep})
 	if err != nil {
 		panic(err) // strings only
 	}
@@ -250,7 +199,7 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 	if err != nil {
 		return store.Part{}, fmt.Errorf("packages.deb: %w (pinned in %s: delete the file to resolve again)", err, LockFile)
 	}
-	slim, err := newSlimming(BaseSpec{Drop: d.drop(), Keep: d.of.t.Keep})
+	slim, err := newSlimming(BaseSpec{Drop: d.unwanted(), Keep: d.of.t.Keep})
 	if err != nil {
 		return store.Part{}, err
 	}
@@ -274,11 +223,11 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 	d.of.report(Progress{Step: "packages", Name: p.Name + " " + p.Version})
 	if len(skipped) > 0 && !p.Libs { // a note for builds that find the part in the store
 		note := store.Part{Kind: debKind, Name: strings.Join(skipped, ", "), Tree: part.Tree}
-		if err := d.b.Store.PutPart(ctx, d.key(p)+skippedKey, note); err != nil {
+		if err := d.b.Store.PutPart(ctx, d.partKey(p)+skippedKey, note); err != nil {
 			return store.Part{}, err
 		}
 	}
-	return part, d.b.Store.PutPart(ctx, d.key(p), part)
+	return part, d.b.Store.PutPart(ctx, d.partKey(p), part)
 }
 
 // skippedKey ends the key of the note about programs that a package's installation would have run.
@@ -286,7 +235,7 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 const skippedKey = ":skipped"
 
 func (d *debs) warn(p LockedDebPackage) {
-	if note, ok := d.b.Store.Part(d.key(p) + skippedKey); ok {
+	if note, ok := d.b.Store.Part(d.partKey(p) + skippedKey); ok {
 		d.of.report(Progress{Step: "warning", Name: p.Name, Message: "FRE did not run the package's script " + note.Name + ": if the package needs the script, run it in code.build, or add the result to the code"})
 	}
 }

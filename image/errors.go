@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/template"
 )
 
 // ofHost reports whether a file cannot be read because of the engine's host. The template's author
@@ -23,24 +21,6 @@ func ofHost(err error) bool {
 		}
 	}
 	return false
-}
-
-// FileFault returns the error for an unreadable file beside the template or in the code. The error
-// is [template.Errors], unless the file does not exist (fs.ErrNotExist) or the engine's host is at
-// fault.
-func FileFault(name string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) || ofHost(err) {
-		return fmt.Errorf("read %s: %w", name, err)
-	}
-	return template.Errors{{File: name, Message: whyUnread(err)}}
-}
-
-// whyUnread returns the reason why a file cannot be read, and the next step.
-func whyUnread(err error) string {
-	if of, ok := errors.AsType[*fs.PathError](err); ok {
-		err = of.Err
-	}
-	return fmt.Sprintf("%s: use a regular file, or a link to a regular file below the template's directory", err)
 }
 
 // ExitError says that a build step ran and failed.

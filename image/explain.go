@@ -3,13 +3,11 @@ package image
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
-	"github.com/fre-engine/fre/internal/lazyregexp"
-
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -207,23 +205,4 @@ func topName(wanted string) string {
 	top, _, _ := strings.Cut(wanted, "/")
 	top, _, _ = strings.Cut(top, ".")
 	return top
-}
-
-// versioned matches the end of a gem's directory.
-var versioned = lazyregexp.New(`-[0-9][0-9.]*$`)
-
-// askedName returns the name by which programs ask for a file or directory: "nis" for
-// nis.cpython-311-x86_64-linux-gnu.so, "debug" for debug-1.6.3.
-func askedName(name string) string {
-	return stem(versioned.ReplaceAllString(path.Base(name), ""))
-}
-
-// asked returns the name by which programs ask for the part of a path that pattern matches; "" for
-// data, which programs open by path.
-func asked(pattern, name string) string {
-	if strings.HasPrefix(pattern, "usr/share/") || strings.HasPrefix(pattern, "usr/include") || strings.Contains(pattern, "**") {
-		return ""
-	}
-	parts := strings.Split(name, "/")
-	return askedName(parts[min(strings.Count(pattern, "/"), len(parts)-1)])
 }

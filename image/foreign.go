@@ -17,32 +17,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fre-engine/fre/internal/lazyregexp"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
-
-// Images brings ordinary images into the store. engine implements Images with package image/oci.
-type Images interface {
-	// Pull finds the image of a registry reference in the store, or pulls it. digest is the
-	// registry's digest of the image. Unless empty, pinned is the required digest.
-	Pull(ctx context.Context, ref string, pinned store.Digest, report func(Progress)) (img *store.Image, digest store.Digest, err error)
-
-	// Resolve asks a registry for the digest of a reference, with the login that the build request
-	// brought for the registry, and returns "name@sha256:…". It returns "" if the build brought no
-	// login, or the store has the image by the name; Pull gets the image then.
-	Resolve(ctx context.Context, ref string, pinned store.Digest) (name string, err error)
-
-	// Take pulls the image that Resolve returned, with the same login, and gives it no name.
-	Take(ctx context.Context, name string, report func(Progress)) (*store.Image, error)
-
-	// Load reads an archive of images, and gives them no names.
-	Load(ctx context.Context, r io.Reader, report func(Progress)) ([]*store.Image, error)
-}
 
 // mountedFiles must exist in every root beside its directories: the engine mounts files over them.
 var mountedFiles = []string{"etc/hosts", "etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"}
@@ -474,37 +455,6 @@ type Interpreted interface {
 	Interpreter() Interpreter
 }
 
-// searchPath returns the PATH of a base environment.
-func searchPath(env []string) string {
-	return strings.TrimPrefix(cmp.Or(last(env, "PATH="), systemPath), "PATH=")
-}
-
-// last returns the last element of env with the prefix, or "".
-func last(env []string, prefix string) string {
-	for _, v := range slices.Backward(env) {
-		if strings.HasPrefix(v, prefix) {
-			return v
-		}
-	}
-	return ""
-}
-
-// lookPath finds the program name along PATH in the root at rootfs, and returns its absolute path
-// there. Errors: fs.ErrNotExist, with the PATH.
-func lookPath(rootfs, name, search string) (string, error) {
-	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", fmt.Errorf("open %s: %w", rootfs, err)
-	}
-	defer unix.Close(root)
-	for dir := range strings.SplitSeq(search, ":") {
-		if p := path.Join(dir, name); path.IsAbs(p) && executable(root, p) == nil {
-			return p, nil
-		}
-	}
-	return "", fmt.Errorf("no program %s along %s: %w", name, search, fs.ErrNotExist)
-}
-
 // interpret finds the program of a command line, meant for FRE's bases, along the PATH of a foreign
 // base, and checks its version.
 func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (string, error) {
@@ -552,32 +502,4 @@ func versionIn(text string) []int {
 		}
 	}
 	return out
-}
-
-// withPath sets env's PATH to a base environment's, preceded by the directories that only the
-// runtime has.
-func withPath(env []string, base string) []string {
-	theirs := strings.Split(base, ":")
-	dirs := slices.DeleteFunc(strings.Split(searchPath(env), ":"), func(dir string) bool {
-		return slices.Contains(theirs, dir) || slices.Contains(strings.Split(searchPath(nil), ":"), dir)
-	})
-	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, "PATH=") })
-	return append(env, "PATH="+strings.Join(append(dirs, theirs...), ":"))
-}
-
-// under returns env's variables that over does not set, followed by over. Names with FRE_ are
-// dropped from env.
-func under(env, over []string) []string {
-	set := map[string]bool{}
-	for _, v := range over {
-		name, _, _ := strings.Cut(v, "=")
-		set[name] = true
-	}
-	var out []string
-	for _, v := range env {
-		if name, _, ok := strings.Cut(v, "="); ok && !set[name] && !strings.HasPrefix(name, "FRE_") {
-			out = append(out, v)
-		}
-	}
-	return append(out, over...)
 }

@@ -174,24 +174,6 @@ func (c *codeTree) checkProgram(t *template.Template, rootfs string) error {
 	return fail("interpreter %s is missing in the base %s (%s): link the program statically, or use a program of the base", interpreter[0], t.Base, err)
 }
 
-// executable requires an executable file at name; symbolic links stay inside root (openat2(2),
-// RESOLVE_IN_ROOT). Errors: an errno.
-func executable(root int, name string) error {
-	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0 {
-		return unix.EACCES
-	}
-	return nil
-}
-
 // interpreters returns the interpreters of which f needs one; none for a static program.
 func interpreters(f io.ReaderAt) ([]string, error) {
 	line, err := bufio.NewReader(io.NewSectionReader(f, 0, 256)).ReadString('\n')

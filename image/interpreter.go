@@ -14,15 +14,6 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// ParkedInterpreter says how to park an interpreter before its function is known. The root is the
-// base environment with the bootstrap; Mounts are empty until the function's directories are
-// attached there. Functions with equal ParkedInterpreter and equal root share parked interpreters.
-type ParkedInterpreter struct {
-	Args   []string `json:"args"`          // the interpreter and the bootstrap, without a handler
-	Env    []string `json:"env,omitempty"` // KEY=value
-	Mounts []string `json:"mounts"`        // absolute directories that come with the function
-}
-
 // readByLibc are prefixes of variables that libc, the dynamic linker and OpenSSL may have read
 // before a parked interpreter gets the function's environment.
 var readByLibc = []string{"GCONV_PATH", "GLIBC_TUNABLES", "LANG", "LC_", "LD_", "LOCPATH", "MALLOC_", "OPENSSL_"}
@@ -52,12 +43,6 @@ func (s *ParkedInterpreter) holds(parts []store.Part) bool {
 	})
 }
 
-// shared reports whether a part belongs to the system below the function, and so may be present
-// before the function is known.
-func shared(p store.Part) bool {
-	return p.Kind == "base" || p.Kind == "bootstrap" || p.Kind == debKind
-}
-
 // ParkedKey identifies functions that can share parked interpreters; "" if the function uses none.
 func ParkedKey(img *store.Image, config *Config) string {
 	if config.Parked == nil {
@@ -71,14 +56,8 @@ func ParkedKey(img *store.Image, config *Config) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func sharedParts(img *store.Image) []store.Part {
-	return slices.DeleteFunc(slices.Clone(img.Parts), func(p store.Part) bool { return !shared(p) })
-}
-
 // IsParkedRoot reports whether ParkedRoot made img.
 func IsParkedRoot(img *store.Image) bool { return strings.HasPrefix(img.Name, parkedPrefix) }
-
-const parkedPrefix = toolsPrefix + "shell-" // stores have images with this name
 
 // ParkedRoot finds or makes the image that is the root of a function's parked interpreters: the
 // parts that the function's image shares, and the mount points in config.Parked. Lists hide the

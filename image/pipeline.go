@@ -3,36 +3,14 @@ package image
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
 
-// ProtocolPipeline marks functions without a program that call other functions in sequence
-// (Config.Pipeline). Their image is one small file with the steps.
-const ProtocolPipeline Protocol = "pipeline"
-
 // pipelineFile lists the steps in the image of a pipeline.
 const pipelineFile = codePrefix + "/pipeline"
-
-// checkPipeline is the part of Check about pipelines.
-func (c *Config) checkPipeline() error {
-	switch {
-	case c.Protocol != ProtocolPipeline && len(c.Pipeline) > 0:
-		return errors.New("pipeline: has steps and a program")
-	case c.Protocol != ProtocolPipeline:
-		return nil
-	}
-	if err := template.CheckSteps(c.Pipeline); err != nil {
-		return err
-	}
-	if len(c.Args) > 0 || c.Instances.Min > 0 {
-		return errors.New("pipeline: has a program and steps")
-	}
-	return nil
-}
 
 // buildPipeline makes the image of a template with steps. A pipeline has no lock.
 func (b *Builder) buildPipeline(ctx context.Context, t *template.Template, report func(Progress)) (*store.Image, error) {

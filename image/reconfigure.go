@@ -55,6 +55,3 @@ func (b *Builder) linksTree(ctx context.Context, links map[string]string) (store
 	}
 	return w.Commit(ctx)
 }
-
-// MergeEnv sets variables over a configuration's environment.
-func MergeEnv(env []string, over map[string]string) []string { return mergeEnv(env, over) }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -134,38 +133,6 @@ type Described interface {
 	Describe() template.Runtime
 }
 
-// Dialect returns the template language of bases, runtimes and package sites.
-func Dialect(bases []Base, runtimes []Runtime, sites []Site) *template.Dialect {
-	d := &template.Dialect{}
-	for i := range bases {
-		d.Bases = append(d.Bases, bases[i].Name)
-	}
-	for _, r := range runtimes {
-		var of template.Runtime
-		if described, ok := r.(Described); ok {
-			of = described.Describe()
-		}
-		of.Name, of.Bases = r.Name(), r.Bases()
-		if last := len(of.Bases) - 1; of.Bases[last] == AnyBase {
-			of.Bases, of.Anywhere = of.Bases[:last], true
-		}
-		handlers := map[template.Contract]string{}
-		for _, c := range template.Contracts() {
-			if ofContract(r, c) != nil {
-				handlers[c] = of.Handlers[c]
-			}
-		}
-		of.Handlers = handlers
-		d.Runtimes = append(d.Runtimes, of)
-	}
-	for _, s := range sites {
-		of := s.Syntax()
-		of.Name, of.Bases = s.Name(), s.Bases()
-		d.Sites = append(d.Sites, of)
-	}
-	return d
-}
-
 // ForkServer is a Runtime whose bootstrap, with FRE_FORK=1 in the environment, imports the handler
 // and then forks children that are instances (docs/protocol.md).
 type ForkServer interface {
@@ -238,21 +205,6 @@ type BaseSpec struct {
 	Apart map[string]string `json:",omitempty"`
 }
 
-// slimmed returns s changed by a template's slim and keep.
-func (s BaseSpec) slimmed(slim template.Slim, keep []string) BaseSpec {
-	switch slim {
-	case template.SlimDefault:
-	case template.SlimTrue:
-		s.Exclude = slices.Concat(s.Exclude, s.Also, s.SlimExclude)
-		s.Drop = slices.Concat(s.Drop, s.SlimDrop)
-	case template.SlimFalse:
-		s.Drop = documentation()
-	}
-	s.SlimExclude, s.SlimDrop = nil, nil
-	s.Keep = slices.Compact(slices.Sorted(slices.Values(keep)))
-	return s
-}
-
 // Step is what a build step may use: the store, a sandbox runner, the host's settings of package
 // tools, and a report of progress.
 type Step struct {
@@ -292,10 +244,6 @@ type Step struct {
 	// Scratch is a writable directory on the store's file system, removed after the step.
 	Scratch string
 }
-
-// Program finds a program along the PATH of the base environment, and returns its absolute path in
-// the base. Errors: fs.ErrNotExist.
-func (s *Step) Program(name string) (string, error) { return lookPath(s.Rootfs, name, s.Path) }
 
 // Runner runs a build step in a sandbox: as an unprivileged user, without data of functions, with
 // network only if requested. engine implements Runner with package sandbox.

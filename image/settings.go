@@ -82,8 +82,8 @@ type GitCredential struct {
 	KnownHosts string `yaml:"known_hosts"`
 }
 
-// check returns an error for a faulty credential.
-func (c *GitCredential) check() error {
+// validate returns an error for a faulty credential.
+func (c *GitCredential) validate() error {
 	u, err := url.Parse(c.URL)
 	ssh := c.SSHKey != ""
 	ways := 0
@@ -145,7 +145,7 @@ func HostSettings(h Host, over SettingsOverride, tools ...ToolConfig) (Settings,
 	}
 	s := Settings{Git: over.Git}
 	for i := range over.Git {
-		if err := over.Git[i].check(); err != nil {
+		if err := over.Git[i].validate(); err != nil {
 			return Settings{}, fmt.Errorf("packages.git[%d]: %w", i, err)
 		}
 	}

@@ -1,34 +1,13 @@
 package image
 
 import (
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/lazyregexp"
 )
-
-// LeftOut is what slimming left out of a base environment, and so out of functions on the base.
-type LeftOut struct {
-	// Packages are dependencies that are needed only for an installation.
-	Packages []string `json:"packages,omitempty"`
-	// PackageBytes is the installed size of Packages, by the archive's index.
-	PackageBytes int64          `json:"package_bytes,omitempty"`
-	Files        []LeftOutFiles `json:"files,omitempty"`    // of the packages in the base
-	Unopened     []LeftOutPart  `json:"unopened,omitempty"` // of a slimmed image ([Builder.Slim])
-
-	// Apart are parts of the language in Debian packages that a template can add: name that a
-	// program asks for → package.
-	Apart map[string]string `json:"apart,omitempty"`
-}
-
-// LeftOutFiles are the files left out because of one pattern of [BaseSpec].
-type LeftOutFiles struct {
-	Pattern string `json:"pattern"`
-	Files   int    `json:"files"`
-	Bytes   int64  `json:"bytes"`
-
-	// Names are the names that programs ask for: modules, programs, packages of classes.
-	Names []string `json:"names,omitempty"`
-}
 
 // slimming decides which files of Debian packages a tree gets, and counts the rest. One
 // goroutine at a time may use it.
@@ -109,4 +88,38 @@ type slimmed struct {
 // Dropped implements debian.Dropper.
 func (w slimmed) Dropped(path string, size int64) {
 	w.s.leavesOut(path, size)
+}
+
+// documentation returns patterns of files that no program reads. No base has them; packages have
+// them only with slim: false.
+func documentation() []string {
+	return []string{
+		"usr/share/bug", "usr/share/doc", "usr/share/doc-base", "usr/share/gtk-doc", "usr/share/info", "usr/share/lintian",
+		"usr/share/locale", "usr/share/man", "usr/share/menu", "usr/share/bash-completion", "usr/share/zsh",
+	}
+}
+
+// versioned matches the end of a gem's directory.
+var versioned = lazyregexp.New(`-[0-9][0-9.]*$`)
+
+// askedName returns the name by which programs ask for a file or directory: "nis" for
+// nis.cpython-311-x86_64-linux-gnu.so, "debug" for debug-1.6.3.
+func askedName(name string) string {
+	return stem(versioned.ReplaceAllString(path.Base(name), ""))
+}
+
+// asked returns the name by which programs ask for the part of a path that pattern matches; "" for
+// data, which programs open by path.
+func asked(pattern, name string) string {
+	if strings.HasPrefix(pattern, "usr/share/") || strings.HasPrefix(pattern, "usr/include") || strings.Contains(pattern, "**") {
+		return ""
+	}
+	parts := strings.Split(name, "/")
+	return askedName(parts[min(strings.Count(pattern, "/"), len(parts)-1)])
+}
+
+// stem returns a file's name up to the first dot.
+func stem(p string) string {
+	name, _, _ := strings.Cut(path.Base(p), ".")
+	return name
 }

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -261,7 +259,7 @@ func (b *Builder) built(ctx context.Context, of *buildOf, code *os.Root, builder
 		}
 		part = store.Part{Kind: "code", Name: of.t.ID, Version: digest[:12], Prefix: codePrefix}
 		err = openedIn(s, dir, func(root *os.Root) (err error) {
-			part.Tree, err = b.codeTree(ctx, of, root, ".")
+			part.Tree, err = b.storeCode(ctx, of, root, ".")
 			return err
 		})
 		if err != nil {
@@ -306,37 +304,17 @@ func copySource(ctx context.Context, dir *os.Root, name, to string) (files []str
 	return files, hex.EncodeToString(w.sum.Sum(nil)), nil
 }
 
-// sourceWriter is a debian.Writer on a private directory of a build. The build step's user, unknown
-// to the host, may write everywhere in the directory. Entries must come sorted by path, so that
-// equal code gives an equal sum.
-type sourceWriter struct {
-	root *os.Root
-	sum  hash.Hash
-}
-
-// File implements debian.Writer.
-func (w *sourceWriter) File(p string, mode fs.FileMode, mtime time.Time, r io.Reader) error {
-	f, err := w.root.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+// storeCode makes a tree of the code at name below dir.
+func (b *Builder) storeCode(ctx context.Context, of *buildOf, dir *os.Root, name string) (store.Digest, error) {
+	w, err := b.Store.Create()
 	if err != nil {
-		return err
+		return "", err
 	}
-	content := sha256.New()
-	_, err = io.Copy(io.MultiWriter(f, content), r)
-	if err = errors.Join(err, f.Chmod(mode|0o666), f.Close()); err != nil {
-		return err
+	defer w.Abort()
+	c := codeTree{ctx: ctx, w: w, id: of.t.ID, report: of.report, entries: map[string]codeEntry{}}
+	err = c.add(dir, name, func() error { return b.checkHandler(of.t, &c, b.Store.Rootfs(of.base.Digest)) })
+	if err != nil {
+		return "", err
 	}
-	_, _ = fmt.Fprintf(w.sum, "file %q %o %x\n", p, mode, content.Sum(nil))
-	return w.root.Chtimes(p, mtime, mtime)
-}
-
-// Directory implements debian.Writer.
-func (w *sourceWriter) Directory(p string, mode fs.FileMode, _ time.Time) error {
-	_, _ = fmt.Fprintf(w.sum, "directory %q\n", p)
-	return errors.Join(w.root.Mkdir(p, mode), w.root.Chmod(p, 0o777))
-}
-
-// Symlink implements debian.Writer.
-func (w *sourceWriter) Symlink(p, target string, _ time.Time) error {
-	_, _ = fmt.Fprintf(w.sum, "symlink %q %q\n", p, target)
-	return w.root.Symlink(target, p)
+	return w.Commit(ctx)
 }

@@ -55,13 +55,6 @@ type SlimmedSize struct {
 	Bytes int64
 }
 
-// LeftOutPart is the part of a store.Part that slimming by trace removed.
-type LeftOutPart struct {
-	Part  string `json:"part"` // kind, name and version
-	Files int    `json:"files"`
-	Bytes int64  `json:"bytes"`
-}
-
 // Slim makes a smaller image from a function's image. From the base environment and the packages it
 // keeps only opened files, and files that belong to them:
 //
@@ -78,14 +71,14 @@ type LeftOutPart struct {
 // shares contents with the old one. Errors: [ErrSlimmed], *[template.FieldError] for a bad glob,
 // errors of the store.
 func (b *Builder) Slim(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
-	out, err := b.slim(ctx, img, o)
+	out, err := b.slimImage(ctx, img, o)
 	if err != nil {
 		return nil, fmt.Errorf("slim %s: %w", cmp.Or(img.Built, string(img.Digest)), err)
 	}
 	return out, nil
 }
 
-func (b *Builder) slim(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
+func (b *Builder) slimImage(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
 	defer b.Store.Hold()()
 	config, err := ConfigOf(img)
 	if err != nil {
@@ -276,12 +269,6 @@ func (t *tracing) choose(opened []string) {
 }
 
 const bytecode = "__pycache__"
-
-// stem returns a file's name up to the first dot.
-func stem(p string) string {
-	name, _, _ := strings.Cut(path.Base(p), ".")
-	return name
-}
 
 // addStem keeps the files beside a file with the same stem.
 func (t *tracing) addStem(p string) {
