@@ -267,7 +267,7 @@ func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte
 }
 
 // outgoingArtifact describes the parts' archives.
-func (j *job) outgoingArtifact(ctx context.Context, img *store.Image) (*outgoing, error) {
+func (j *job) outgoingArtifact(img *store.Image) (*outgoing, error) {
 	raw, err := j.store.ManifestBytes(img.Digest)
 	if err != nil {
 		return nil, err

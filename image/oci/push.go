@@ -88,7 +88,7 @@ func (j *job) describe(ctx context.Context, img *store.Image, asImage bool) (*ou
 	if asImage || ordinary(img) {
 		return j.outgoing(ctx, img)
 	}
-	return j.outgoingArtifact(ctx, img)
+	return j.outgoingArtifact(img)
 }
 
 // send packs the layers into files below dir and sends the image.
