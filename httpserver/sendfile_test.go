@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -51,6 +52,40 @@ func getFile(t *testing.T, c net.Conn, r *bufio.Reader) io.ReadCloser {
 	return resp.Body
 }
 
+// readSlowly reads a piece of body at each tick until the time total has passed, then the rest. late
+// reports that more than half of stall passed between two reads: a server with that time limit may
+// have given up a client that the machine delayed.
+func readSlowly(body io.Reader, piece int64, tick, total, stall time.Duration) (got []byte, late bool, err error) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	var read bytes.Buffer
+	last := time.Now()
+	for began := last; time.Since(began) < total && err == nil; <-ticker.C {
+		_, err = io.CopyN(&read, body, piece)
+		late = late || time.Since(last) > stall/2
+		last = time.Now()
+	}
+	if err == nil {
+		_, err = read.ReadFrom(body)
+	}
+	return read.Bytes(), late, err
+}
+
+// untilPunctual runs attempt on connections of its own until no machine delayed the client.
+func untilPunctual(t *testing.T, addr string, attempt func(c net.Conn) (late bool, err error)) {
+	t.Helper()
+	for {
+		late, err := attempt(dial(t, addr))
+		if err == nil {
+			return
+		}
+		if !late {
+			t.Fatal(err)
+		}
+		t.Log("the machine delayed the client: again,", err)
+	}
+}
+
 // TestSendFileStalls: the server gives up a client that reads nothing, but not a slow reader. The
 // deadline of an answer does not affect the next answer.
 func TestSendFileStalls(t *testing.T) {
@@ -65,26 +100,20 @@ func TestSendFileStalls(t *testing.T) {
 	if err := body.Close(); err == nil {
 		t.Error("its answer is whole")
 	}
-	slow := dial(t, addr)
-	r := bufio.NewReader(slow)
-	for range 2 { // the second answer starts after the first deadline
-		body := getFile(t, slow, r)
-		tick := time.NewTicker(stall / 20)
-		var got bytes.Buffer
-		for began := time.Now(); time.Since(began) < stall*3/2; <-tick.C {
-			if _, err := io.CopyN(&got, body, 256<<10); err != nil {
-				t.Fatal(err)
+	untilPunctual(t, addr, func(slow net.Conn) (bool, error) {
+		r := bufio.NewReader(slow)
+		for range 2 { // the second answer starts after the first deadline
+			got, late, err := readSlowly(getFile(t, slow, r), 256<<10, stall/20, stall*3/2, stall)
+			if end := <-ended; err != nil || end != nil {
+				return late, fmt.Errorf("a client that takes little: %d bytes of %d, %v; the server: %v", len(got), len(content), err, end)
 			}
+			if !bytes.Equal(got, content) {
+				t.Errorf("%d bytes of %d differ", len(got), len(content))
+			}
+			<-time.After(stall * 3 / 2)
 		}
-		tick.Stop()
-		if _, err := got.ReadFrom(body); err != nil || !bytes.Equal(got.Bytes(), content) {
-			t.Errorf("%d bytes of %d, %v", got.Len(), len(content), err)
-		}
-		if err := <-ended; err != nil {
-			t.Errorf("a client that takes little: %v", err)
-		}
-		<-time.After(stall * 3 / 2)
-	}
+		return false, nil
+	})
 }
 
 // TestSendFileSlow: a slow reader is not given up, even if it reads less per wait than the kernel
@@ -93,21 +122,17 @@ func TestSendFileSlow(t *testing.T) {
 	t.Parallel()                  // mostly waits
 	const stall = 2 * time.Second // enough for a client on a slow machine to read a little
 	addr, content, ended := fileServer(t, httpserver.Config{StallTimeout: stall})
-	c := dial(t, addr)
-	check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // small, so that the kernel reports each read piece
-	body := getFile(t, c, bufio.NewReader(c))
-	tick := time.NewTicker(stall / 8)
-	defer tick.Stop()
-	var got bytes.Buffer
-	for began := time.Now(); time.Since(began) < stall*5/2; <-tick.C {
-		if _, err := io.CopyN(&got, body, 64<<10); err != nil {
-			t.Fatal(err)
+	untilPunctual(t, addr, func(c net.Conn) (bool, error) {
+		check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // small, so that the kernel reports each read piece
+		got, late, err := readSlowly(getFile(t, c, bufio.NewReader(c)), 64<<10, stall/8, stall*5/2, stall)
+		if end := <-ended; err != nil || end != nil {
+			return late, fmt.Errorf("%d bytes of %d, %v; the server: %v", len(got), len(content), err, end)
 		}
-	}
-	if _, err := got.ReadFrom(body); err != nil || !bytes.Equal(got.Bytes(), content) {
-		t.Errorf("%d bytes of %d, %v", got.Len(), len(content), err)
-	}
-	check(t, <-ended)
+		if !bytes.Equal(got, content) {
+			t.Errorf("%d bytes of %d differ", len(got), len(content))
+		}
+		return false, nil
+	})
 }
 
 // TestSendFileInterrupted: signals of the runtime end sendfile(2) early. The socket is not full
