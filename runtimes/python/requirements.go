@@ -93,12 +93,9 @@ func (r *requirements) line(text string) error {
 	case text[0] == '-':
 		return r.option(text)
 	}
-	var hashes []string
-	for _, m := range hashOption.FindAllStringSubmatch(text, -1) {
-		if !hashPattern.MatchString(m[1]) {
-			return fmt.Errorf("hash %q: only sha256 is supported, as in the output of pip-compile --generate-hashes and uv export", m[1])
-		}
-		hashes = append(hashes, m[1])
+	hashes, err := hashesOf(text)
+	if err != nil {
+		return err
 	}
 	name := strings.TrimSpace(hashOption.ReplaceAllString(text, ""))
 	switch {
@@ -111,6 +108,17 @@ func (r *requirements) line(text string) error {
 	}
 	r.list = append(r.list, requirement{name, hashes})
 	return nil
+}
+
+// hashesOf returns the hashes of a requirement; nil for none.
+func hashesOf(text string) (hashes []string, err error) {
+	for _, m := range hashOption.FindAllStringSubmatch(text, -1) {
+		if !hashPattern.MatchString(m[1]) {
+			return nil, fmt.Errorf("hash %q: only sha256 is supported, as in the output of pip-compile --generate-hashes and uv export", m[1])
+		}
+		hashes = append(hashes, m[1])
+	}
+	return hashes, nil
 }
 
 func (r *requirements) option(text string) error {
