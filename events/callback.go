@@ -1,12 +1,8 @@
 package events
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -132,22 +128,4 @@ func (c *Callbacks) named(host string) bool {
 // rule returns the addresses allowed for the host: public ones only if Hosts contains the host.
 func (c *Callbacks) rule(host string) *outward.Rule {
 	return &outward.Rule{Networks: c.Networks, Only: host == "" || !c.named(host), Setting: "events.callbacks.networks"}
-}
-
-// client returns a client that checks the address of each connection and follows no redirects.
-func (c *Callbacks) client() *http.Client {
-	return &http.Client{
-		Timeout:       cmp.Or(c.timeout, callbackTimeout),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				host, _, err := net.SplitHostPort(address)
-				if err != nil {
-					return nil, err
-				}
-				return c.rule(host).DialContext(ctx, network, address)
-			},
-			MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
-		},
-	}
 }

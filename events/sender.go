@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -344,4 +346,22 @@ func sign(secret []byte, now string, d *Details) (size int64, signature string, 
 		return 0, "", err
 	}
 	return size, hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// client returns a client that checks the address of each connection and follows no redirects.
+func (c *Callbacks) client() *http.Client {
+	return &http.Client{
+		Timeout:       cmp.Or(c.timeout, callbackTimeout),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				host, _, err := net.SplitHostPort(address)
+				if err != nil {
+					return nil, err
+				}
+				return c.rule(host).DialContext(ctx, network, address)
+			},
+			MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
+		},
+	}
 }
