@@ -13,17 +13,17 @@ import (
 // platform is the engine's platform.
 func platform() string { return "linux/" + runtime.GOARCH }
 
-// archNames translates architecture names into values of GOARCH, as containerd does (platforms, database.go):
-// uname's names, and 32-bit names. The engine runs no 32-bit images, but its errors name them
-// rightly.
+// archNames translates architecture names into values of GOARCH, as containerd does (platforms,
+// database.go): uname's names, and 32-bit names. The engine runs no 32-bit images, but its errors
+// name them rightly.
 var archNames = map[string]v1.Platform{
 	"x86_64": {Architecture: "amd64"}, "x86-64": {Architecture: "amd64"}, "aarch64": {Architecture: "arm64"},
 	"i386": {Architecture: "386"}, "i486": {Architecture: "386"}, "i586": {Architecture: "386"}, "i686": {Architecture: "386"},
 	"armhf": {Architecture: "arm", Variant: "v7"}, "armel": {Architecture: "arm", Variant: "v6"},
 }
 
-// normal returns the platform in the names of GOOS and GOARCH, in lower case, without a variant that all processors
-// of the architecture have.
+// normal returns the platform in the names of GOOS and GOARCH, in lower case, without a variant
+// that all processors of the architecture have.
 func normal(p v1.Platform) v1.Platform {
 	p.OS, p.Architecture, p.Variant = strings.ToLower(p.OS), strings.ToLower(p.Architecture), strings.ToLower(p.Variant)
 	if a, ok := archNames[p.Architecture]; ok {
