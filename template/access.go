@@ -4,30 +4,10 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/internal/lazyregexp"
 )
-
-// Access says who may call a function at the gateway.
-type Access string
-
-// The values of Access.
-const (
-	AccessToken Access = "token" // holders of a token of the function's tenant with the scope invoke
-	AccessOpen  Access = "open"  // everybody, if the engine's configuration lets templates say so
-)
-
-// CORS says to which web pages of other origins browsers give a function's answers
-// (https://fetch.spec.whatwg.org/#http-cors-protocol).
-type CORS struct {
-	Origins     []string      `json:"origins"`               // "https://app.example", or only "*" for all
-	Methods     []string      `json:"methods,omitempty"`     // default GET, HEAD, POST
-	Headers     []string      `json:"headers,omitempty"`     // fields that requests may have beyond the safelisted ones
-	Credentials bool          `json:"credentials,omitempty"` // send cookies and the like; not with "*"
-	MaxAge      time.Duration `json:"max_age_ns,omitempty"`  // how long a browser may cache the permission; default 5m
-}
 
 const (
 	maxSecrets = 16
@@ -60,33 +40,6 @@ func corsToken(s string) error {
 		return fmt.Errorf("bad entry %q: a method such as PUT, or a header field's name", s)
 	}
 	return nil
-}
-
-func (d *decoder) corsFields(c *CORS) []field {
-	return []field{
-		{
-			key: "origins", required: true, value: d.strings(&c.Origins, item{patternSchema(originPattern), corsOrigin}), more: object{{"minItems", 1}, {"maxItems", maxCORS}},
-			about: "Origins such as https://app.example, or * alone for all.", examples: []any{[]string{"https://app.example"}},
-		},
-		{
-			key: "methods", value: d.strings(&c.Methods, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
-			about: "Methods of requests.", def: []string{"GET", "HEAD", "POST"},
-		},
-		{
-			key: "headers", value: d.strings(&c.Headers, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
-			about: "Header fields that requests may have.", examples: []any{[]string{"Content-Type", "Authorization"}},
-		},
-		{key: "credentials", value: d.boolean(&c.Credentials), about: "Whether cookies and the like go along; not with *.", def: false},
-		{key: "max_age", value: measure(d, &c.MaxAge, durations, 0, maxCORSAge), about: "For how long a browser remembers the answer to a preflight request, at most 24h.", def: "5m"},
-	}
-}
-
-func (d *decoder) accessRelations(t *Template, fail func(path, format string, args ...any)) {
-	slices.Sort(t.Secrets)
-	if err := CheckAccess(t.Secrets, t.Access, t.CORS); err != nil {
-		path, _, _ := strings.Cut(err.Error(), " ")
-		fail(strings.TrimSuffix(path, ":"), "%v", err)
-	}
 }
 
 // CheckAccess checks the fields of a template, or of an image's configuration, that say who may call

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -125,3 +126,52 @@ const (
 	runtimeHTTP   = "http"   // HTTP servers
 	runtimeNative = "native" // programs
 )
+
+// handlers describes the handlers of each runtime.
+func (dialect *Dialect) handlers() string {
+	var b strings.Builder
+	for _, r := range dialect.Runtimes {
+		if r.Handler != "" {
+			fmt.Fprintf(&b, "%s: %s. ", r.Name, r.Handler)
+		}
+	}
+	return b.String() + "Other contracts have others: docs/contracts.md."
+}
+
+// example names a runtime, for errors.
+func (dialect *Dialect) example() string {
+	if len(dialect.Runtimes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" such as %q", dialect.Runtimes[0].Name)
+}
+
+// baseExample names a base, for errors.
+func (dialect *Dialect) baseExample() string {
+	if len(dialect.Bases) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" such as %q", dialect.Bases[0])
+}
+
+// buildExamples is an example of code.build.
+func (dialect *Dialect) buildExamples() []any {
+	return []any{object{{"run", "make"}, {"packages", object{{SiteDebian, []string{"make"}}}}, {"output", "dist"}}}
+}
+
+// scriptsNeed says in the schema which keys of sites need requests.
+func (dialect *Dialect) scriptsNeed(step bool) object {
+	var need object
+	for _, s := range dialect.Sites {
+		if s.Scripts != nil && (!step || s.Step != "") {
+			need = append(need, member{s.Scripts.Key, []string{s.Name}})
+		}
+		if s.Index != nil && !step {
+			need = append(need, member{s.Index.Key, []string{s.Name}})
+		}
+	}
+	if need == nil {
+		return nil
+	}
+	return object{{"dependentRequired", need}}
+}

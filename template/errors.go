@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/fre-engine/fre/failure"
 )
 
 // Error is one fault of a fret.yaml, with its position.
@@ -34,17 +32,6 @@ func ErrorAt(file string, src []byte, offset int64, message string) *Error {
 	line := bytes.LastIndexByte(before, '\n') + 1
 	s := &source{file: file, lines: strings.Split(string(src), "\n")}
 	return s.errorAt(position{bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[line:]) + 1}, message)
-}
-
-// Code returns [failure.Template].
-func (e *Error) Code() failure.Code { return failure.Template }
-
-// Next returns the user's next step.
-func (e *Error) Next() string {
-	if strings.HasSuffix(e.File, ".yaml") || strings.HasSuffix(e.File, ".yml") {
-		return "correct the template; `fre template schema` prints the valid fields"
-	}
-	return "correct " + e.File + ", then build or deploy again"
 }
 
 // excerpt shortens a long line around column and replaces characters that a terminal would act on.
@@ -75,22 +62,16 @@ type Errors []*Error
 // mostErrors is how many faults are printed.
 const mostErrors = 10
 
-// Code returns [failure.Template].
-func (e Errors) Code() failure.Code { return failure.Template }
-
 func (e Errors) Error() string {
-	var b strings.Builder
+	var lines []string
 	for i, err := range e {
 		if i == mostErrors {
-			fmt.Fprintf(&b, "\nand %d more", len(e)-i)
+			lines = append(lines, fmt.Sprintf("and %d more", len(e)-i))
 			break
 		}
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		b.WriteString(err.Error())
+		lines = append(lines, err.Error())
 	}
-	return b.String()
+	return strings.Join(lines, "\n")
 }
 
 // Unwrap lets errors.As find the first [Error].
@@ -110,6 +91,3 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
-
-// Code returns [failure.Template].
-func (e *FieldError) Code() failure.Code { return failure.Template }

@@ -1,50 +1,14 @@
 package template
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"net/url"
-	"path"
 	"strings"
 	"time"
-
-	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/fre-engine/fre/internal/glob"
-)
-
-// Patterns of api/template.schema.json; a test compares them.
-var (
-	namePattern    = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
-	versionPattern = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}$`)
-	pathPattern    = lazyregexp.New(`^[^/\x00-\x1f][^\x00-\x1f]*$`)
-	handlerPattern = lazyregexp.New(`^[^\x00-\x1f]{1,255}$`)
-	readyPattern   = lazyregexp.New(`^/[!-~]{0,254}$`)
-	envPattern     = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	runPattern     = lazyregexp.New(`^[^\x00]{1,1000}$`)
-	namePackage    = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]{1,127}$`)           // of Debian
-	refPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as in git-check-ref-format(1), without unused characters
-	urlPattern     = lazyregexp.New("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
-	debPattern     = lazyregexp.New(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
-	libPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
-)
-
-// Ranges of numbers, in the units of [Resources].
-const (
-	minMemory, maxMemory   = int64(4 << 20), int64(1 << 42)
-	minTmp, maxTmp         = int64(64 << 10), int64(1 << 42)
-	minCPU, maxCPU         = int64(10), int64(1024_000)
-	minTimeout, maxTimeout = time.Millisecond, 24 * time.Hour
-	maxIdle                = 24 * time.Hour
-	minFiles, maxFiles     = int64(16), int64(1 << 20)
-	maxPids                = int64(1 << 20)
-	runtimeThreads         = 8 // threads that a runtime needs beside the threads that handle events
-	maxConcurrency         = 1024
-	maxInstances           = 1 << 16
-	MaxEnvBytes            = 128 << 10 // of all names and values; the kernel allows MAX_ARG_STRLEN for one
 )
 
 // fields is the only table of a template's keys. The parser, the suggestions and the published schema
@@ -184,16 +148,6 @@ func (d *decoder) fields(t *Template) []field {
 	}
 }
 
-// set is a mapping that calls there before reading the keys below.
-func (d *decoder) set(key string, there func(), f field) field {
-	below := f.below
-	f.key, f.value.read = key, func(n ast.Node, path string) {
-		there()
-		d.field(n, path, field{below: below})
-	}
-	return f
-}
-
 func (d *decoder) git(c *GitCode) []field {
 	return []field{
 		{key: "url", required: true, value: d.gitURL(&c.URL), about: "https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH."},
@@ -243,111 +197,6 @@ func (d *decoder) resources(r *Resources) []field {
 	}
 }
 
-func (d *decoder) networkFields(n *Network) []field {
-	return []field{
-		{key: "mode", required: true, value: oneOf(d, &n.Mode, NetworkNone, NetworkEgress, NetworkHost), about: "none, egress or host."},
-		{
-			key: "allow", value: d.destinations(&n.Allow),
-			about: "With egress: nothing but these. A name, *.NAME for all names below it, an address or ADDRESS/BITS, each with :PORT behind it for one port; IPv6 stands in brackets before a port.",
-		},
-		{
-			key: "lend_connection", value: d.boolean(&n.LendConnection), def: false,
-			about: "Whether the function is lent its client's connection, a socket of the host's network, to write a long answer to: for functions that are trusted, where the engine's configuration allows it (network.lend_connections). It is " + d.dialect.connected() + ".",
-		},
-	}
-}
-
-func (t *Template) setDefaults() {
-	t.Events = DefaultEvents()
-	t.Version, t.Tenant, t.Network.Mode, t.Code.Path = "latest", DefaultTenant, NetworkNone, "."
-	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
-	t.Resources = Resources{
-		MemoryBytes: 128 << 20, CPUMillis: 1000, // Pids: see setDependentDefaults
-		TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second,
-	}
-}
-
-// setDependentDefaults sets defaults that depend on other fields.
-func (t *Template) setDependentDefaults(dialect *Dialect) {
-	if t.Resources.Pids == 0 {
-		// A runtime has up to a thread for each event, and some of its own.
-		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
-	}
-	if len(t.Pipeline) > 0 {
-		t.Instances.Isolation = IsolationInstance
-		return
-	}
-	t.setContract(dialect)
-	if t.Runtime == runtimeHTTP {
-		t.HTTP.Listen, t.HTTP.Port = cmp.Or(t.HTTP.Listen, ListenPort), cmp.Or(t.HTTP.Port, 8080)
-	}
-}
-
-// relations checks fields against each other.
-func (d *decoder) relations(t *Template) {
-	fail := func(path, format string, args ...any) {
-		d.errs = append(d.errs, d.errorAt(d.place(path), fmt.Sprintf(format, args...)))
-	}
-	if len(t.Pipeline) > 0 {
-		d.pipelineRelations(t, fail)
-		d.accessRelations(t, fail)
-		return
-	}
-	in := t.Instances
-	if in.Max < in.Min {
-		fail("instances.max", "instances.max (%d) is less than instances.min (%d)", in.Max, in.Min)
-	}
-	if in.Isolation == IsolationEvent && in.Concurrency > 1 {
-		fail("instances.concurrency", `instances.concurrency must be 1 with isolation "event": every event has a separate sandbox`)
-	}
-	// A process with too few threads for its events fails at an unpredictable moment. A program for
-	// a single event needs only the number that it declares.
-	if least := int64(in.Concurrency) + runtimeThreads; t.Resources.Pids < least && in.Isolation == IsolationInstance {
-		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
-	}
-	if _, ok := d.at["http"]; ok && t.Runtime != runtimeHTTP {
-		fail("http", "http is for the runtime http, but the template's runtime is %s", t.Runtime)
-	}
-	if r := d.dialect.runtime(t.Runtime); r != nil && r.Required != "" && t.Handler == "" {
-		fail("", `missing key "handler" in template: the runtime %s needs %s`, r.Name, r.Required)
-	}
-	if _, ok := d.at["code.git"]; ok && t.Code.Archive != "" {
-		fail("code.git", "code.archive and code.git exclude each other: remove either")
-	}
-	d.dialect.packagesRelations(t.Packages, "packages", fail)
-	if t.Code.Build != nil {
-		d.dialect.packagesRelations(t.Code.Build.Packages, "code.build.packages", fail)
-	}
-	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
-		fail("network.allow", "network.allow is for the mode egress, but the network's mode is %s", t.Network.Mode)
-	}
-	if r := d.dialect.runtime(t.Runtime); t.Network.LendConnection && (t.Contract != ContractFRE || r == nil || !r.Connection) {
-		fail("network.lend_connection", "network.lend_connection is %s, but the template's runtime is %s", d.dialect.connected(), t.Runtime)
-	}
-	d.accessRelations(t, fail)
-	d.contractRelations(t, fail)
-	size := 0
-	for name, value := range t.Env {
-		size += len(name) + len(value) + 2
-	}
-	if size > MaxEnvBytes {
-		fail("env", "env takes %d bytes: the limit is %s", size, FormatBytes(MaxEnvBytes))
-	}
-}
-
-// Fault adds the position in the template to a [FieldError] in err; other errors pass unchanged.
-func (t *Template) Fault(err error) error {
-	var field *FieldError
-	if err == nil || t.source == nil || !errors.As(err, &field) {
-		return err
-	}
-	p := t.source.place(field.Field)
-	if p == t.source.at[""] {
-		p = position{} // the template does not set the field, so no line is at fault
-	}
-	return Errors{t.source.errorAt(p, field.Message)}
-}
-
 // keepGlob accepts a path glob below the root.
 func keepGlob(s string) error {
 	if len(s) > 512 || !pathPattern.MatchString(s) || strings.HasPrefix(s, "./") {
@@ -375,21 +224,6 @@ func (d *decoder) base(dst *string) value {
 	}}
 }
 
-func (d *decoder) codePath(dst *string) value {
-	return value{fileSchema, func(n ast.Node, at string) {
-		var s string
-		d.text(&s, pathPattern, "a relative path below the template's directory").read(n, at)
-		if s == "" {
-			return
-		}
-		if s = path.Clean(s); s == ".." || strings.HasPrefix(s, "../") {
-			d.errorf(n, "%s %q leaves the template's directory", at, s)
-			return
-		}
-		*dst = s
-	}}
-}
-
 func (d *decoder) gitURL(dst *string) value {
 	return value{patternSchema(urlPattern), func(n ast.Node, at string) {
 		var s string
@@ -400,17 +234,6 @@ func (d *decoder) gitURL(dst *string) value {
 			return
 		}
 		*dst = s
-	}}
-}
-
-func (d *decoder) boolean(dst *bool) value {
-	return value{object{{"type", "boolean"}}, func(n ast.Node, path string) {
-		b, ok := n.(*ast.BoolNode)
-		if !ok {
-			d.errorf(n, "%s must be true or false, not %s", path, describe(n))
-			return
-		}
-		*dst = b.Value
 	}}
 }
 
@@ -425,57 +248,255 @@ func (d *decoder) slim(dst *Slim) value {
 	}}
 }
 
-func (d *decoder) env(dst *map[string]string) value {
-	return value{object{
-		{"type", "object"},
-		{"propertyNames", object{{"pattern", envPattern.String()}, {"not", object{{"pattern", "^FRE_"}}}}},
-		{"additionalProperties", object{{"type", []string{"string", "number", "boolean"}}}},
-	}, func(n ast.Node, path string) {
-		m, ok := n.(ast.MapNode)
-		if !ok {
-			d.errorf(n, "%s must be a mapping of names to values, not %s", path, describe(n))
+func (d *decoder) baseExamples() []any {
+	if len(d.dialect.Bases) == 0 {
+		return nil
+	}
+	return []any{d.dialect.Bases[0], d.dialect.Bases[0] + ":trixie"}
+}
+
+func (d *decoder) corsFields(c *CORS) []field {
+	return []field{
+		{
+			key: "origins", required: true, value: d.strings(&c.Origins, item{patternSchema(originPattern), corsOrigin}), more: object{{"minItems", 1}, {"maxItems", maxCORS}},
+			about: "Origins such as https://app.example, or * alone for all.", examples: []any{[]string{"https://app.example"}},
+		},
+		{
+			key: "methods", value: d.strings(&c.Methods, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
+			about: "Methods of requests.", def: []string{"GET", "HEAD", "POST"},
+		},
+		{
+			key: "headers", value: d.strings(&c.Headers, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
+			about: "Header fields that requests may have.", examples: []any{[]string{"Content-Type", "Authorization"}},
+		},
+		{key: "credentials", value: d.boolean(&c.Credentials), about: "Whether cookies and the like go along; not with *.", def: false},
+		{key: "max_age", value: measure(d, &c.MaxAge, durations, 0, maxCORSAge), about: "For how long a browser remembers the answer to a preflight request, at most 24h.", def: "5m"},
+	}
+}
+
+func (d *decoder) eventFields(e *Events) []field {
+	return []field{
+		{
+			key: "retries", value: integer(d, &e.Retries, 0, maxRetries), def: 3,
+			about: "Attempts after the first that fails: an exception, a crash, a time-out, or an answer of 500 and above, or 429.",
+		},
+		{
+			key: "backoff", value: measure(d, &e.Backoff, durations, minBackoff, maxBackoff), def: "1s",
+			about: "Pause before the second attempt, doubled before each further one, up to ten minutes. 10ms to 1h.",
+		},
+		{
+			key: "priority", value: oneOf(d, &e.Priority, "high", "normal", "low"), def: "normal",
+			about: "Which part of the engine's turns its events get while others wait: 16, 4 or 1.",
+		},
+		{
+			key: "max_queue", value: integer(d, &e.MaxQueue, 1, maxQueue), def: 10_000,
+			about: "Events that wait at most; further ones are refused (429).",
+		},
+		{
+			key: "results", value: measure(d, &e.Results, durations, 0, maxResults), def: "1h",
+			about: "How long results are kept, 0s for not at all. At most 168h.",
+		},
+	}
+}
+
+// triggerFields is the table of one trigger's keys.
+func (d *decoder) triggerFields(t *Trigger) []field {
+	w, c, e := &Webhook{Tolerance: 5 * time.Minute}, &Cron{Zone: "UTC", Missed: "skip", Path: "/"}, &CloudEvents{}
+	m, f := &NATS{}, &Files{}
+	return []field{
+		{key: "name", required: true, value: d.text(&t.Name, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"), about: "Unique in the template."},
+		d.set("webhook", func() { t.Webhook = w }, field{below: d.webhookFields(w), about: "Requests to /hooks/FUNCTION/NAME that are signed.", more: object{
+			{"if", properties(object{{"signature", object{{"const", "none"}}}})},
+			{"then", object{{"not", required("secret")[0]}}},
+			{"else", required("secret")[0]},
+		}}),
+		d.set("cron", func() { t.Cron = c }, field{below: d.cronFields(c), about: "An event at times of day."}),
+		d.set("cloudevents", func() { t.CloudEvents = e }, field{below: d.cloudEventsFields(e), about: "CloudEvents by HTTP to /hooks/FUNCTION/NAME: binary, structured, batches."}),
+		d.set("nats", func() { t.NATS = m }, field{
+			below: d.natsFields(m),
+			about: "Messages that others publish to subjects of NATS, below fre.in.TENANT or as the engine's configuration allows.",
+			more:  object{{"not", object{{"required", []string{"stream", "queue"}}}}},
+		}),
+		d.set("files", func() { t.Files = f }, field{about: "Files that are put into /work, each once it is complete.", below: []field{
+			{
+				key: "path", required: true, value: d.text(&f.Path, filesPattern, "a pattern of paths below /work such as inbox/*.csv"), more: object{{"maxLength", maxFilesPath}},
+				about: "A pattern of paths below /work, ** for any number of directories.", examples: []any{"inbox/*.csv"},
+			},
+		}}),
+	}
+}
+
+func (d *decoder) webhookFields(w *Webhook) []field {
+	return []field{
+		{
+			key: "signature", required: true, value: oneOf(d, &w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none"),
+			about: "Whose way of signing it is; hmac: HMAC-SHA256 of the body, in hexadecimal digits or base64.",
+		},
+		{key: "secret", value: d.text(&w.Secret, namePattern, "the name of a secret of the tenant's"), about: "Name of the tenant's secret."},
+		{
+			key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field"),
+			about: "Of hmac: the field that holds the signature; X-Signature-256 unless it is given.",
+		},
+		{
+			key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field"),
+			about: "Of hmac: the field that holds the time in seconds, which is signed before the body, with a dot between.",
+		},
+		{key: "tolerance", value: measure(d, &w.Tolerance, durations, minTolerance, maxTolerance), about: "How far a signed time may be from the engine's. 1s to 24h.", def: "5m"},
+		{
+			key: "key", value: d.text(&w.Key, keyPattern, `the name of a header field such as X-GitHub-Delivery, or a JSON pointer into the body such as "/id"`),
+			about: "What tells a sender's retries from other events: a header field, or a JSON pointer (RFC 6901) into the body.", examples: []any{"/id", "X-GitHub-Delivery"},
+		},
+		{key: "paths", value: d.strings(&w.Paths, globs()), about: "Patterns of what follows the name in the path; other requests are ignored."},
+		{
+			key: "headers", value: d.strings(&w.Headers, unbounded(requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))),
+			about: "Fields and patterns of their values, each name of which must match; other requests are ignored.", examples: []any{[]string{"X-GitHub-Event: push"}},
+		},
+	}
+}
+
+func (d *decoder) cronFields(c *Cron) []field {
+	return []field{
+		{
+			key: "schedule", required: true, value: d.text(&c.Schedule, schedulePattern, `five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`),
+			about: "Minute, hour, day of month, month, weekday, as crontab(5) of Debian has them; or @hourly, @daily, @weekly, @monthly, @yearly.",
+			more:  object{{"pattern", `^[ \t]*(@(hourly|daily|midnight|weekly|monthly|yearly|annually)|[0-9A-Za-z*/,-]+([ \t]+[0-9A-Za-z*/,-]+){4})[ \t]*$`}}, examples: []any{"30 4 * * 1-5"},
+		},
+		{key: "zone", value: d.text(&c.Zone, zonePattern, "a time zone such as Europe/Berlin"), about: "A time zone of the IANA database.", def: "UTC"},
+		{key: "missed", value: oneOf(d, &c.Missed, "skip", "once"), about: "Of times when no engine ran: skip them, or make up for the last of them once.", def: "skip"},
+		{key: "path", value: d.text(&c.Path, readyPattern, "the path of an event, such as /nightly"), about: "The event's path.", def: "/"},
+		{key: "body", value: d.text(&c.Body, bodyPattern, "text of at most 1,000 characters"), about: "The event's body."},
+	}
+}
+
+func (d *decoder) cloudEventsFields(e *CloudEvents) []field {
+	return []field{
+		{key: "token", value: d.text(&e.Token, namePattern, "the name of a secret of the tenant's"), about: "Name of the tenant's secret that requests have as their bearer token."},
+		{key: "types", value: d.strings(&e.Types, globs()), about: "Patterns of the types that are taken; others are ignored."},
+		{key: "sources", value: d.strings(&e.Sources, globs()), about: "Patterns of the sources that are taken; others are ignored."},
+	}
+}
+
+func (d *decoder) natsFields(m *NATS) []field {
+	return []field{
+		{
+			key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject, for example orders.> or orders.*.new, not beginning with a wildcard"),
+			about: "* stands for one token but for the first, > for the rest.", examples: []any{"orders.>"},
+		},
+		{
+			key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS"),
+			about: "The stream that has them: each message is an event once at least. Without it messages are taken as they pass.",
+		},
+		{key: "queue", value: d.text(&m.Queue, streamPattern, "the name of a queue group"), about: "The queue group whose members share the messages, without a stream."},
+	}
+}
+
+// triggers reads the list.
+func (d *decoder) triggers(dst *[]Trigger) value {
+	schema := mappingSchema(d.triggerFields(&Trigger{})).with("oneOf", required("webhook", "cron", "cloudevents", "nats", "files"))
+	return value{object{{"type", "array"}, {"maxItems", maxTriggers}, {"items", schema}}, func(n ast.Node, path string) {
+		list, ok := n.(*ast.SequenceNode)
+		switch {
+		case !ok:
+			d.errorf(n, "%s must be a list, not %s", path, describe(n))
+			return
+		case len(list.Values) > maxTriggers:
+			d.errorf(n, "%s has %d entries: the limit is %d", path, len(list.Values), maxTriggers)
 			return
 		}
-		*dst = map[string]string{}
-		for it := m.MapRange(); it.Next(); {
-			key, v := keyText(it.Key()), it.Value()
-			d.at[join(path, key)] = nodePosition(v)
-			switch _, dup := (*dst)[key]; {
-			case dup:
-				d.errorf(it.Key(), "duplicate key %q in env", key)
-				continue
-			case !envPattern.MatchString(key):
-				d.errorf(it.Key(), "bad name %q in env: letters, digits and _, not beginning with a digit", key)
-				continue
-			case strings.HasPrefix(key, "FRE_"):
-				d.errorf(it.Key(), "name %q in env is reserved: names beginning with FRE_ are the engine's", key)
+		names := map[string]bool{}
+		for i, v := range list.Values {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			d.at[at] = nodePosition(v)
+			m, ok := v.(ast.MapNode)
+			if !ok {
+				d.errorf(v, "%s must be a mapping with keys such as name, webhook, cron, not %s", at, describe(v))
 				continue
 			}
-			switch v := v.(type) {
-			case *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode:
-				(*dst)[key] = v.GetToken().Value
-			default:
-				s, ok := d.str(v, join(path, key))
-				if ok && strings.ContainsRune(s, 0) {
-					d.errorf(v, "%s holds a NUL character", join(path, key))
-					ok = false
-				}
-				if ok {
-					(*dst)[key] = s
-				}
+			before := len(d.errs)
+			var t Trigger
+			d.mapping(m, at, d.triggerFields(&t))
+			if len(d.errs) > before {
+				continue
 			}
+			if names[t.Name] {
+				d.errorf(v, "%s: a second trigger of the name %q", at, t.Name)
+			}
+			names[t.Name] = true
+			if err := t.validate(); err != nil {
+				d.errorf(v, "%s: %s", at, err)
+				continue
+			}
+			*dst = append(*dst, t)
 		}
 	}}
 }
 
-func formatCPU(millis int64) string { return fmt.Sprintf("%dm", millis) }
+func (d *decoder) networkFields(n *Network) []field {
+	return []field{
+		{key: "mode", required: true, value: oneOf(d, &n.Mode, NetworkNone, NetworkEgress, NetworkHost), about: "none, egress or host."},
+		{
+			key: "allow", value: d.destinations(&n.Allow),
+			about: "With egress: nothing but these. A name, *.NAME for all names below it, an address or ADDRESS/BITS, each with :PORT behind it for one port; IPv6 stands in brackets before a port.",
+		},
+		{
+			key: "lend_connection", value: d.boolean(&n.LendConnection), def: false,
+			about: "Whether the function is lent its client's connection, a socket of the host's network, to write a long answer to: for functions that are trusted, where the engine's configuration allows it (network.lend_connections). It is " + d.dialect.connected() + ".",
+		},
+	}
+}
 
-// The units of measures.
-var (
-	sizes     = unit[int64]{sizeSchema, ParseBytes, FormatBytes}
-	durations = unit[time.Duration]{durationSchema, parseDuration, time.Duration.String}
-	cores     = unit[int64]{object{{"anyOf", []object{
-		{{"type", "number"}, {"minimum", 0.01}, {"maximum", 1024}, {"multipleOf", 0.001}},
-		{{"type", "string"}, {"pattern", "^([0-9]{1,9}(\\.[0-9]{1,3})?|[0-9]{1,9}m)$"}},
-	}}}, parseCPU, formatCPU}
-)
+// network reads a mode, or a mapping with a mode and an allow-list.
+func (d *decoder) network(dst *Network) value {
+	return value{object{
+		{"type", []string{"string", "object"}},
+		{"if", object{{"type", "string"}}},
+		{"then", object{{"enum", []NetworkMode{NetworkNone, NetworkEgress, NetworkHost}}}},
+	}, func(n ast.Node, path string) {
+		if m, ok := n.(ast.MapNode); ok {
+			d.mapping(m, path, d.networkFields(dst))
+			return
+		}
+		oneOf(d, &dst.Mode, NetworkNone, NetworkEgress, NetworkHost).read(n, path)
+	}}
+}
+
+// packages are the keys below packages.
+func (d *decoder) packages(p Packages) []field {
+	var keys []field
+	for i := range d.dialect.Sites {
+		s := &d.dialect.Sites[i]
+		keys = append(keys, field{key: s.Name, value: d.requests(p.entry(s.Name), s), about: s.About, examples: s.Examples})
+	}
+	keys = append(keys, field{
+		key: SiteDebian, value: d.strings(&p.entry(SiteDebian).List, requirement(debPattern, `write a Debian package such as "curl" or "ghostscript=10.*"`)),
+		about:    "Debian packages of the base's release, with what they need: NAME or NAME=VERSION with * and ?.",
+		examples: []any{[]string{"curl", "ghostscript=10.*"}},
+	})
+	for i := range d.dialect.Sites {
+		s := &d.dialect.Sites[i]
+		if n := s.Scripts; n != nil {
+			keys = append(keys, field{key: n.Key, value: d.strings(&p.entry(s.Name).Scripts, requirement(n.Name.Pattern, n.Name.Want)), about: n.About, examples: n.Examples})
+		}
+		if n := s.Index; n != nil {
+			keys = append(keys, field{key: n.Key, value: d.index(&p.entry(s.Name).Index, n, s.Name), about: n.About, examples: n.Examples})
+		}
+	}
+	return keys
+}
+
+// stepPackages are the keys below code.build.packages.
+func (d *decoder) stepPackages(p Packages) []field {
+	var keys []field
+	for i := range d.dialect.Sites {
+		if s := &d.dialect.Sites[i]; s.Step != "" {
+			keys = append(keys, field{key: s.Name, value: d.strings(&p.entry(s.Name).List, requirement(s.Request.Pattern, s.Step))})
+		}
+	}
+	keys = append(keys, field{key: SiteDebian, value: d.strings(&p.entry(SiteDebian).List, requirement(namePackage, `write a Debian package such as "make"`))})
+	for i := range d.dialect.Sites {
+		if s := &d.dialect.Sites[i]; s.Step != "" && s.Scripts != nil {
+			keys = append(keys, field{key: s.Scripts.Key, value: d.strings(&p.entry(s.Name).Scripts, requirement(s.Scripts.Name.Pattern, s.Scripts.Name.Want))})
+		}
+	}
+	return keys
+}

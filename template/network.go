@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/internal/lazyregexp"
-
-	"github.com/goccy/go-yaml/ast"
 )
 
 // NetworkMode says which network a sandbox has.
@@ -134,40 +132,4 @@ func (n Network) Check() error {
 		}
 	}
 	return nil
-}
-
-// network reads a mode, or a mapping with a mode and an allow-list.
-func (d *decoder) network(dst *Network) value {
-	return value{object{
-		{"type", []string{"string", "object"}},
-		{"if", object{{"type", "string"}}},
-		{"then", object{{"enum", []NetworkMode{NetworkNone, NetworkEgress, NetworkHost}}}},
-	}, func(n ast.Node, path string) {
-		if m, ok := n.(ast.MapNode); ok {
-			d.mapping(m, path, d.networkFields(dst))
-			return
-		}
-		oneOf(d, &dst.Mode, NetworkNone, NetworkEgress, NetworkHost).read(n, path)
-	}}
-}
-
-// destinations reads an allow-list.
-func (d *decoder) destinations(dst *[]string) value {
-	read := d.strings(dst, item{patternSchema(destinationPattern), func(s string) error {
-		if _, err := ParseDestination(s); err != nil {
-			return fmt.Errorf("bad destination %q: %w", s, err)
-		}
-		return nil
-	}})
-	return value{read.schema.with("minItems", 1).with("maxItems", maxAllow), func(n ast.Node, path string) {
-		if list, ok := n.(*ast.SequenceNode); ok {
-			switch {
-			case len(list.Values) == 0:
-				d.errorf(n, "%s is empty: list allowed destinations, or remove the key to allow the public internet", path)
-			case len(list.Values) > maxAllow:
-				d.errorf(n, "%s has %d entries: the limit is %d", path, len(list.Values), maxAllow)
-			}
-		}
-		read.read(n, path)
-	}}
 }

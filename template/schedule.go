@@ -59,7 +59,7 @@ func ParseSchedule(schedule, zone string) (*Schedule, error) {
 	}
 	s := &Schedule{zone: location}
 	for i, to := range []*uint64{&s.minute, &s.hour, &s.day, &s.month, &s.weekday} {
-		if *to, err = scheduleFields[i].parse(fields[i]); err != nil {
+		if *to, err = scheduleFields[i].parseList(fields[i]); err != nil {
 			return nil, fmt.Errorf("schedule %q: %w", schedule, err)
 		}
 	}
@@ -73,7 +73,7 @@ func ParseSchedule(schedule, zone string) (*Schedule, error) {
 }
 
 // parse reads a list of values and ranges, and returns a bit for each value.
-func (f *scheduleField) parse(text string) (set uint64, err error) {
+func (f *scheduleField) parseList(text string) (set uint64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		values, err := f.parseRange(part)
 		if err != nil {
@@ -94,11 +94,11 @@ func (f *scheduleField) parseRange(text string) (set uint64, err error) {
 	case stepped && !ranged:
 		return 0, fmt.Errorf("a step needs a range, such as */%s or %d-%d/%s", stepText, f.low, f.high, stepText)
 	default:
-		if low, err = f.value(first); err != nil {
+		if low, err = f.number(first); err != nil {
 			return 0, err
 		}
 		if high = low; ranged {
-			if high, err = f.value(last); err != nil {
+			if high, err = f.number(last); err != nil {
 				return 0, err
 			}
 		}
@@ -117,7 +117,7 @@ func (f *scheduleField) parseRange(text string) (set uint64, err error) {
 	return set, nil
 }
 
-func (f *scheduleField) value(text string) (int, error) {
+func (f *scheduleField) number(text string) (int, error) {
 	for i, name := range f.names {
 		if strings.EqualFold(text, name) {
 			return f.low + i, nil

@@ -3,65 +3,7 @@ package template
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
-	"strings"
-
-	"github.com/fre-engine/fre/internal/lazyregexp"
-)
-
-// object is a JSON object with its members in order.
-type object []member
-
-type member struct {
-	key   string
-	value any
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	b.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		if err := enc.Encode(m.key); err != nil {
-			return nil, err
-		}
-		b.WriteByte(':')
-		if err := enc.Encode(m.value); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.key, err)
-		}
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// with returns o with a member set.
-func (o object) with(key string, value any) object {
-	out := slices.Clone(o)
-	if i := slices.IndexFunc(out, func(m member) bool { return m.key == key }); i >= 0 {
-		out[i].value = value
-		return out
-	}
-	return append(out, member{key, value})
-}
-
-func patternSchema(p *lazyregexp.Regexp) object {
-	return object{{"type", "string"}, {"pattern", p.String()}}
-}
-
-func refer(def string) object { return object{{"$ref", "#/$defs/" + def}} }
-
-// Values that several keys share.
-var (
-	fileSchema     = refer("file")
-	sizeSchema     = refer("size")
-	durationSchema = refer("duration")
-	belowTop       = object{{"pattern", `^([^/]+/)*\.\.(/|$)`}} // of paths: refused
 )
 
 func definitions() object {
@@ -149,59 +91,6 @@ func (f *field) schema() object {
 	}
 	return o
 }
-
-// required returns, for each key, the condition that the key is there.
-func required(keys ...string) []object {
-	out := make([]object, len(keys))
-	for i, key := range keys {
-		out[i] = object{{"required", []string{key}}}
-	}
-	return out
-}
-
-const foreignKinds = "(oci|archive|layout|dir):"
-
-func (dialect *Dialect) baseSchema() object {
-	names := strings.Join(dialect.Bases, "|")
-	return object{
-		{"type", "string"},
-		{"anyOf", []object{
-			{{"enum", dialect.Bases}},
-			{{"pattern", "^(" + names + "):[a-z]{1,32}$"}},
-			{{"pattern", `^oci:[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*$`}},
-			{{"pattern", `^(archive|layout|dir):[^/\x00-\x1f][^\x00-\x1f]*$`}, {"not", object{{"pattern", `^[a-z]+:([^/]+/)*\.\.(/|$)`}}}},
-		}},
-	}
-}
-
-// basesPattern matches the given bases of FRE's, of any release, and the bases of others.
-func basesPattern(bases []string, foreign bool) string {
-	own := "(" + strings.Join(bases, "|") + ")(:|$)"
-	if foreign {
-		return "^(" + own + "|" + foreignKinds + ")"
-	}
-	return "^" + own
-}
-
-// Conditions of the rules.
-func oneIs(key string, values ...string) object {
-	var of any = object{{"enum", values}}
-	if len(values) == 1 {
-		of = object{{"const", values[0]}}
-	}
-	return object{{"required", []string{key}}, {"properties", object{{key, of}}}}
-}
-
-func properties(of object) object { return object{{"properties", of}} }
-
-func anyOf(of ...object) object {
-	if len(of) == 1 {
-		return of[0]
-	}
-	return object{{"anyOf", of}}
-}
-
-func rule(condition, then object) object { return object{{"if", condition}, {"then", then}} }
 
 // runtimeIs is the condition that the template's runtime is one of the names, also if the base
 // implies the runtime.

@@ -6,10 +6,8 @@ package template
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -47,58 +45,6 @@ type Template struct {
 	CORS    *CORS    // nil: the engine's configuration decides
 
 	source *source // for errors with a position; nil for a template that no file holds
-}
-
-// Requests are packages by name, in the site's syntax, or a file beside the template with such
-// requests: at most one of the two.
-type Requests struct {
-	List   []string
-	File   string   // clean relative path
-	Extras []string // sorted; optional dependencies of a project in File
-
-	Index   map[string]string // packages, by normal name, that come from the named index of the engine's configuration
-	Scripts []string          // names of the packages whose install scripts run
-
-	Text   []byte            // content of File, after Build has read it
-	Beside map[string][]byte // further files that File uses, by clean relative path: see [RequestReader]
-}
-
-// Key returns the text by which a lock identifies the requests: the list, or name and digest of
-// each file.
-func (r Requests) Key() []string {
-	if r.File == "" {
-		return slices.Clone(r.List)
-	}
-	extras := ""
-	if len(r.Extras) > 0 {
-		extras = "[" + strings.Join(r.Extras, ",") + "]"
-	}
-	out := []string{fmt.Sprintf("%s%s sha256:%x", r.File, extras, sha256.Sum256(r.Text))}
-	for _, name := range slices.Sorted(maps.Keys(r.Beside)) {
-		out = append(out, fmt.Sprintf("%s sha256:%x", name, sha256.Sum256(r.Beside[name])))
-	}
-	return out
-}
-
-// None reports whether there are no requests.
-func (r Requests) None() bool { return len(r.List) == 0 && r.File == "" }
-
-// Reads returns the paths beside the template that a build reads even if .freignore excludes them
-// from the code: requests for packages, the base, the code's archive.
-func (t *Template) Reads() []string {
-	var out []string
-	if ref, err := ParseBase(t.Base); err == nil && ref.Kind != BaseDebian && ref.Kind != BaseOCI {
-		out = append(out, ref.Name)
-	}
-	for _, site := range t.Packages.Sites() {
-		if file := t.Packages[site].File; file != "" {
-			out = append(out, file)
-		}
-	}
-	if t.Code.Archive != "" {
-		out = append(out, t.Code.Archive)
-	}
-	return out
 }
 
 // Code says where the function's files come from.
@@ -243,3 +189,41 @@ func (r Resources) Check() error {
 		bound{"resources.timeout", int64(r.Timeout), int64(minTimeout), int64(maxTimeout)},
 	)
 }
+
+// FileName is the name of a function's template.
+const FileName = "fret.yaml"
+
+// Fault adds the position in the template to a [FieldError] in err; other errors pass unchanged.
+func (t *Template) Fault(err error) error {
+	var field *FieldError
+	if err == nil || t.source == nil || !errors.As(err, &field) {
+		return err
+	}
+	p := t.source.place(field.Field)
+	if p == t.source.at[""] {
+		p = position{} // the template does not set the field, so no line is at fault
+	}
+	return Errors{t.source.errorAt(p, field.Message)}
+}
+
+// Access says who may call a function at the gateway.
+type Access string
+
+// The values of Access.
+const (
+	AccessToken Access = "token" // holders of a token of the function's tenant with the scope invoke
+	AccessOpen  Access = "open"  // everybody, if the engine's configuration lets templates say so
+)
+
+// CORS says to which web pages of other origins browsers give a function's answers
+// (https://fetch.spec.whatwg.org/#http-cors-protocol).
+type CORS struct {
+	Origins     []string      `json:"origins"`               // "https://app.example", or only "*" for all
+	Methods     []string      `json:"methods,omitempty"`     // default GET, HEAD, POST
+	Headers     []string      `json:"headers,omitempty"`     // fields that requests may have beyond the safelisted ones
+	Credentials bool          `json:"credentials,omitempty"` // send cookies and the like; not with "*"
+	MaxAge      time.Duration `json:"max_age_ns,omitempty"`  // how long a browser may cache the permission; default 5m
+}
+
+// ofPipelines are the keys allowed in the template of a pipeline, including the keys below.
+var ofPipelines = []string{"id", "version", "pipeline", "tenant", "access", "cors", "events", "triggers", "resources"}
