@@ -48,6 +48,25 @@ func (d *decoder) relations(t *Template) {
 		d.accessRelations(t, fail)
 		return
 	}
+	t.instanceRelations(fail)
+	d.programRelations(t, fail)
+	d.dialect.packagesRelations(t.Packages, "packages", fail)
+	if t.Code.Build != nil {
+		d.dialect.packagesRelations(t.Code.Build.Packages, "code.build.packages", fail)
+	}
+	d.networkRelations(t, fail)
+	d.accessRelations(t, fail)
+	d.contractRelations(t, fail)
+	size := 0
+	for name, value := range t.Env {
+		size += len(name) + len(value) + 2
+	}
+	if size > MaxEnvBytes {
+		fail("env", "env takes %d bytes: the limit is %s", size, FormatBytes(MaxEnvBytes))
+	}
+}
+
+func (t *Template) instanceRelations(fail func(path, format string, args ...any)) {
 	in := t.Instances
 	if in.Max < in.Min {
 		fail("instances.max", "instances.max (%d) is less than instances.min (%d)", in.Max, in.Min)
@@ -60,6 +79,10 @@ func (d *decoder) relations(t *Template) {
 	if least := int64(in.Concurrency) + runtimeThreads; t.Resources.Pids < least && in.Isolation == IsolationInstance {
 		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
 	}
+}
+
+// programRelations checks the runtime, the handler and the source of the code.
+func (d *decoder) programRelations(t *Template, fail func(path, format string, args ...any)) {
 	if _, ok := d.at["http"]; ok && t.Runtime != runtimeHTTP {
 		fail("http", "http is for the runtime http, but the template's runtime is %s", t.Runtime)
 	}
@@ -69,24 +92,14 @@ func (d *decoder) relations(t *Template) {
 	if _, ok := d.at["code.git"]; ok && t.Code.Archive != "" {
 		fail("code.git", "code.archive and code.git exclude each other: remove either")
 	}
-	d.dialect.packagesRelations(t.Packages, "packages", fail)
-	if t.Code.Build != nil {
-		d.dialect.packagesRelations(t.Code.Build.Packages, "code.build.packages", fail)
-	}
+}
+
+func (d *decoder) networkRelations(t *Template, fail func(path, format string, args ...any)) {
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
 		fail("network.allow", "network.allow is for the mode egress, but the network's mode is %s", t.Network.Mode)
 	}
 	if r := d.dialect.runtime(t.Runtime); t.Network.LendConnection && (t.Contract != ContractFRE || r == nil || !r.Connection) {
 		fail("network.lend_connection", "network.lend_connection is %s, but the template's runtime is %s", d.dialect.connected(), t.Runtime)
-	}
-	d.accessRelations(t, fail)
-	d.contractRelations(t, fail)
-	size := 0
-	for name, value := range t.Env {
-		size += len(name) + len(value) + 2
-	}
-	if size > MaxEnvBytes {
-		fail("env", "env takes %d bytes: the limit is %s", size, FormatBytes(MaxEnvBytes))
 	}
 }
 
