@@ -182,8 +182,8 @@ func (l *Lock) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// sectionOrder returns the sites with a section in the order of the file, sites that the lock does not know
-// last.
+// sectionOrder returns the sites with a section in the order of the file, sites that the lock does
+// not know last.
 func (l *Lock) sectionOrder() []string {
 	names := slices.Sorted(maps.Keys(l.Sites))
 	slices.SortStableFunc(names, func(a, b string) int {

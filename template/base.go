@@ -45,9 +45,7 @@ func BaseName(s string) string {
 	return name
 }
 
-var (
-	basePattern = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
-)
+var basePattern = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
 
 // ForeignBase reports whether the template uses an image that FRE did not make.
 func (t *Template) ForeignBase() bool {
