@@ -26,7 +26,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	for i := range entries {
 		names[path.Base(entries[i].Path)] = true
 	}
-	addons := b.addons()
+	addons := addonsOf(b.Sites)
 	missing := map[string]string{} // library → first file that needs it
 	for _, p := range img.Parts {
 		if shared(p) {
@@ -59,10 +59,10 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 // mostMissing exceeds the number of libraries that a user adds one by one.
 const mostMissing = 20
 
-// addons returns the extensions of shared libraries beside ".so".
-func (b *Builder) addons() []string {
+// addonsOf returns the extensions of shared libraries beside ".so".
+func addonsOf(sites []Site) []string {
 	var addons []string
-	for _, site := range b.Sites {
+	for _, site := range sites {
 		if p, ok := site.(Packaged); ok {
 			addons = append(addons, p.Packaging().Addons...)
 		}

@@ -140,10 +140,10 @@ const SlimSuffix = "-slim"
 // (pthread_cancel(3)), libnss for look-ups of names.
 var alwaysKept = []string{"etc", "usr/lib/*/libgcc_s.so*", "usr/lib/*/libnss_*", "lib/*/libgcc_s.so*", "lib/*/libnss_*"}
 
-// metadata returns globs of files that describe a package as a whole, for programs and people.
-func (b *Builder) metadata() []string {
+// metadataOf returns globs of files that describe a package as a whole, for programs and people.
+func metadataOf(sites []Site) []string {
 	globs := []string{"**/LICENSE*", "**/LICENCE*", "**/COPYING*", "**/NOTICE*", "**/copyright"}
-	for _, site := range b.Sites {
+	for _, site := range sites {
 		if p, ok := site.(Packaged); ok {
 			globs = append(globs, p.Packaging().Metadata...)
 		}
@@ -173,7 +173,7 @@ func (b *Builder) newTracing(img *store.Image, globs []string) (*tracing, error)
 	for _, g := range []struct {
 		globs []string
 		into  *func(string) bool
-	}{{globs, &t.kept}, {b.metadata(), &t.about}} {
+	}{{globs, &t.kept}, {metadataOf(b.Sites), &t.about}} {
 		dropped, err := debian.Keep(g.globs)
 		if err != nil {
 			return nil, &template.FieldError{Field: "keep", Message: fmt.Sprintf("keep: %s", err)}
