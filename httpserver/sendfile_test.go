@@ -104,8 +104,8 @@ func TestSendFileStalls(t *testing.T) {
 		r := bufio.NewReader(slow)
 		for range 2 { // the second answer starts after the first deadline
 			got, late, err := readSlowly(getFile(t, slow, r), 256<<10, stall/20, stall*3/2, stall)
-			if end := <-ended; err != nil || end != nil {
-				return late, fmt.Errorf("a client that takes little: %d bytes of %d, %v; the server: %v", len(got), len(content), err, end)
+			if err := errors.Join(err, <-ended); err != nil {
+				return late, fmt.Errorf("a client that takes little: %d bytes of %d, %w", len(got), len(content), err)
 			}
 			if !bytes.Equal(got, content) {
 				t.Errorf("%d bytes of %d differ", len(got), len(content))
@@ -125,8 +125,8 @@ func TestSendFileSlow(t *testing.T) {
 	untilPunctual(t, addr, func(c net.Conn) (bool, error) {
 		check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // small, so that the kernel reports each read piece
 		got, late, err := readSlowly(getFile(t, c, bufio.NewReader(c)), 64<<10, stall/8, stall*5/2, stall)
-		if end := <-ended; err != nil || end != nil {
-			return late, fmt.Errorf("%d bytes of %d, %v; the server: %v", len(got), len(content), err, end)
+		if err := errors.Join(err, <-ended); err != nil {
+			return late, fmt.Errorf("%d bytes of %d, %w", len(got), len(content), err)
 		}
 		if !bytes.Equal(got, content) {
 			t.Errorf("%d bytes of %d differ", len(got), len(content))

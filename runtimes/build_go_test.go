@@ -20,7 +20,6 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/golang"
-	goruntime "github.com/fre-engine/fre/runtimes/golang"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
@@ -302,12 +301,12 @@ func TestGoHandlerNames(t *testing.T) {
 		"Handle": true, "api.Handle": true, "internal/x.y.New": true, "main": true, "übung": true, "./api.Handle": true,
 		"": false, "../x.Handle": false, "/x.Handle": false, "a b": false, "x.": false, "9a": false, "-x": false, "a\\b.H": false,
 	} {
-		_, _, err := goruntime.Runtime{}.Command(&template.Template{ID: "f", Handler: handler})
+		_, _, err := golang.Runtime{}.Command(&template.Template{ID: "f", Handler: handler})
 		if (err == nil) != good {
 			t.Errorf("%q: %v", handler, err)
 		}
 	}
-	args, env, err := goruntime.Runtime{}.Command(&template.Template{ID: "f", Handler: "Handle", Instances: template.Instances{Concurrency: 4}})
+	args, env, err := golang.Runtime{}.Command(&template.Template{ID: "f", Handler: "Handle", Instances: template.Instances{Concurrency: 4}})
 	if err != nil || !slices.Contains(env, "FRE_CONCURRENCY=4") || args[0] != "/function/.bin/f" {
 		t.Errorf("%q, %q, %v", args, env, err)
 	}

@@ -13,8 +13,8 @@ import (
 // INIValue is one key of an INI file. Section is in lower case, "" before the first.
 type INIValue struct{ Section, Key, Value string }
 
-// ReadINI reads configuration files of package tools: sections, key = value or key: value, comments, and indented
-// continuation lines. A missing or unreadable file is empty.
+// ReadINI reads configuration files of package tools: sections, key = value or key: value, comments,
+// and indented continuation lines. A missing or unreadable file is empty.
 func ReadINI(path string) ([]INIValue, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
