@@ -267,7 +267,10 @@ func (w *world) testInterrupt(t *testing.T) {
 				return nil
 			})
 		}
-		w.cli(t, "image", "rm", "hangs")
+		until(t, func() error { // the image is in use until the last sandbox has ended
+			_, err := w.d.CLI(t.Context(), "image", "rm", "hangs")
+			return err
+		})
 	})
 	w.healthy(t)
 }
