@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -170,14 +171,19 @@ func (b *bed) add(ctx context.Context, name string, number int) (n *node, err er
 	if err := os.MkdirAll(state, 0o711); err != nil {
 		return nil, err
 	}
-	netns := filepath.Join(dir, "netns")
-	if err := os.WriteFile(netns, nil, 0o600); err != nil {
+	// A process keeps the network namespace. A bind mount would keep it too, but every other program
+	// on the machine would see the mount.
+	holder := exec.Command("sleep", "infinity")
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL, Setpgid: true} // Ctrl-C ends the nodes first
+	if err := holder.Start(); err != nil {
 		return nil, err
 	}
-	if err := run(ctx, "unshare", "--net="+netns, "true"); err != nil {
-		return nil, err
-	}
-	b.later(func() error { return unix.Unmount(netns, unix.MNT_DETACH) })
+	b.later(func() error {
+		err := holder.Process.Kill()
+		_ = holder.Wait() // killed
+		return err
+	})
+	netns := fmt.Sprintf("/proc/%d/ns/net", holder.Process.Pid)
 	cable, address := fmt.Sprintf("%sv%d", b.bridge, number), fmt.Sprintf("%s.%d", b.subnet, number)
 	for _, args := range [][]string{
 		{"ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", netns},
