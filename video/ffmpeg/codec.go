@@ -12,7 +12,14 @@ enum { einval = AVERROR(EINVAL), nodecoder = AVERROR_DECODER_NOT_FOUND, noencode
 */
 import "C"
 
-import "unsafe"
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // Decoder decodes the packets of a stream to frames.
 type Decoder struct{ c *C.AVCodecContext }
@@ -157,7 +164,13 @@ func NewEncoder(o EncoderOptions) (*Encoder, error) {
 	}
 	options := dictionary(o.Options)
 	defer C.av_dict_free(&options)
-	err := failed("open the encoder "+o.Codec, C.avcodec_open2(e.c, codec, &options))
+	var err error
+	open := func() { err = failed("open the encoder "+o.Codec, C.avcodec_open2(e.c, codec, &options)) }
+	if o.Codec == "libsvtav1" && os.Geteuid() == 0 {
+		keepScheduling(open)
+	} else {
+		open()
+	}
 	if left := unknown(options); err == nil && left != "" {
 		err = &Error{Op: "open the encoder " + o.Codec + ": it has no option " + left, Code: int(C.einval)}
 	}
@@ -166,6 +179,26 @@ func NewEncoder(o EncoderOptions) (*Encoder, error) {
 		return nil, err
 	}
 	return e, nil
+}
+
+// keepScheduling calls open and then gives every thread of the process the scheduling policy that
+// open's thread had. For root, SVT-AV1 makes its threads, and the thread that opens the encoder,
+// real-time threads of the highest priority (svt_create_thread in its EbThreads.c). They starve the
+// machine, and programs that the process starts later inherit the policy.
+func keepScheduling(open func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	policy, err := unix.SchedGetAttr(0, 0)
+	open()
+	threads, dirErr := os.ReadDir("/proc/self/task")
+	if err != nil || dirErr != nil {
+		return // the encoder works with any policy
+	}
+	for _, thread := range threads {
+		if tid, err := strconv.Atoi(thread.Name()); err == nil {
+			_ = unix.SchedSetAttr(tid, policy, 0) // the thread may have ended
+		}
+	}
 }
 
 // Header returns the data a decoder needs before the first packet (avcC, AudioSpecificConfig).

@@ -8,13 +8,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
 func TestMain(m *testing.M) {
+	if codec := os.Getenv(policiesOf); codec != "" {
+		if err := printPolicies(codec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	ffmpeg.Check = true
 	os.Exit(m.Run())
 }
@@ -237,4 +248,46 @@ func TestBroken(t *testing.T) {
 	if _, err := ffmpeg.NewGraph("nonsense", 1); err == nil {
 		t.Error("a filter that there is not")
 	}
+}
+
+// TestEncoderKeepsScheduling: an AV1 encoder, opened by root, leaves no real-time thread, which would
+// starve the machine and pass the policy on to programs. A child opens the encoder, because SVT-AV1
+// waits for ever if it is closed before its first frame.
+func TestEncoderKeepsScheduling(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), policiesOf+"=libsvtav1")
+	out, err := cmd.Output()
+	if policies := strings.Fields(string(out)); err != nil || len(policies) < 2 || len(slices.Compact(policies)) != 1 || policies[0] != strconv.Itoa(unix.SCHED_NORMAL) {
+		t.Errorf("the policies of the threads are %s, %v", out, err)
+	}
+}
+
+// policiesOf, in the environment, has the test program print the scheduling policy of each of its
+// threads while the named encoder is open.
+const policiesOf = "FRE_TEST_POLICIES_OF"
+
+func printPolicies(codec string) error {
+	_, err := ffmpeg.NewEncoder(ffmpeg.EncoderOptions{
+		Codec: codec, TimeBase: ffmpeg.Rational{Num: 1, Den: 25}, Width: 64, Height: 64, FrameRate: ffmpeg.Rational{Num: 25, Den: 1},
+		PixelFormat: "yuv420p", Colour: ffmpeg.Colour{Primaries: 1, Transfer: 1, Matrix: 1}, Options: map[string]string{"preset": "12"},
+	})
+	if err != nil {
+		return err
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			return err
+		}
+		attr, err := unix.SchedGetAttr(tid, 0)
+		if err != nil {
+			return err
+		}
+		fmt.Println(attr.Policy)
+	}
+	return nil
 }
