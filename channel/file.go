@@ -287,3 +287,116 @@ func (b *fileBody) Close() error {
 	}
 	return err
 }
+
+// frameFile handles FD and FILE, answers with the body in a file: the given file, a file in the
+// function's directory, or a kept file. It owns file.
+func (k *call) frameFile(kind wire.Kind, p []byte, file *os.File) error {
+	r, body, err := k.head(p)
+	var m wire.FileMeta
+	if err == nil {
+		if err = m.Parse(body); err == nil {
+			err = m.Check(kind)
+		}
+	}
+	if err != nil {
+		return closing(file, err)
+	}
+	if kind == wire.KindFile {
+		if file, err = k.conn.open(m.Name); err != nil {
+			if errors.Is(err, ErrProtocol) {
+				return err
+			}
+			k.conn.finish(k, err)
+			return nil
+		}
+	}
+	f, err := k.conn.answerFile(file, &m, kind == wire.KindFile)
+	if err != nil {
+		return err
+	}
+	b := &fileBody{k: k, file: f, off: m.Offset, left: m.Length}
+	if k.conn.cfg.Hold != nil {
+		var full bool
+		if b.release, full, err = k.conn.cfg.Hold(f.held); err != nil {
+			k.conn.finish(k, err)
+			return f.close()
+		}
+		if full {
+			k.keepSlot(b)
+		}
+	}
+	r.Body, r.Length = b, m.Length
+	if f.immutable {
+		r.File, r.Offset = f.File, m.Offset
+	}
+	k.conn.finish(k, nil)
+	if !k.answer(r) { // the call was cancelled before
+		return b.Close()
+	}
+	return nil
+}
+
+// keepSlot keeps the function's slot taken until b is closed or the event's context ends,
+// unless the slot is free already.
+func (k *call) keepSlot(b *fileBody) {
+	k.mu.Lock()
+	finished := k.finished
+	if k.state == callEnded { // finish calls finished, or has called it
+		finished = nil
+	}
+	if finished != nil {
+		k.finished = nil
+	}
+	k.mu.Unlock()
+	if finished != nil {
+		b.finished = sync.OnceFunc(finished)
+		b.stop = context.AfterFunc(k.ctx, b.finished)
+	}
+}
+
+// closing closes file, unless nil, and adds a failure to err.
+func closing(file *os.File, err error) error {
+	if file == nil {
+		return err
+	}
+	return errors.Join(err, file.Close())
+}
+
+// answerFile returns the file of an answer and adds the answer to its users. It owns file, which
+// is nil for a kept file. given is passed to inspect.
+func (c *Conn) answerFile(file *os.File, m *wire.FileMeta, given bool) (*answerFile, error) {
+	if file == nil {
+		f, err := c.kept.find(m)
+		if err == nil {
+			f.users.Add(1)
+		}
+		return f, err
+	}
+	in, err := inspect(file, m, given)
+	if err != nil {
+		return nil, closing(file, err)
+	}
+	f := &answerFile{File: file, inspected: in}
+	f.users.Store(1)
+	if m.Kept != 0 {
+		if err := c.kept.put(m.Kept, f); err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+	}
+	return f, nil
+}
+
+// open opens a file that the function left for its answer.
+func (c *Conn) open(name string) (*os.File, error) {
+	if c.cfg.Files == nil {
+		return nil, fmt.Errorf("%w: FILE without a directory for files", ErrProtocol)
+	}
+	if c.dir == nil {
+		dir, err := c.cfg.Files()
+		if err != nil {
+			return nil, err
+		}
+		c.dir = dir
+	}
+	return openFile(c.dir, name)
+}
