@@ -284,6 +284,9 @@ func printPolicies(codec string) error {
 			return err
 		}
 		attr, err := unix.SchedGetAttr(tid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
 		if err != nil {
 			return err
 		}
